@@ -1,0 +1,20 @@
+"""kmgpu trains one Keras 3 recipe on torch, TensorFlow and JAX, and measures what is comparable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kmgpu.recipe import Recipe
+
+__version__ = "0.1.0"
+__all__ = ["Recipe", "compare", "train"]
+
+_LAZY = {"train": "kmgpu.train", "compare": "kmgpu.compare"}  # a recipe file must not load the orchestrator
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'kmgpu' has no attribute {name!r}")

@@ -1,0 +1,80 @@
+"""The protocol of an adapter: the short list of verbs in which a framework trains a recipe on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from kmgpu.data.loader import Batch
+from kmgpu.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker process stands: what it needs to know before its framework initialises devices."""
+
+    device_kind: str  # "cpu" or "gpu"
+    devices: int  # of the whole run
+    device_ids: tuple[int, ...] | None  # indices among the visible devices
+    process: int
+    processes: int
+    threads: int  # CPU threads for each process
+    rendezvous: str  # a file that does not exist yet, in a private directory on a local disk
+
+
+class Adapter(Protocol):
+    """One strategy on ``devices`` devices. Methods that say "all processes" must be called by each of them."""
+
+    devices: int
+    process: int
+    processes: int
+    one_process_per_device: bool
+
+    def facts(self) -> dict[str, Any]:
+        """What the framework itself says: version, device names, precision as read back."""
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Context in which the recipe's file is imported and its Keras objects are made."""
+
+    def prepare(self, recipe: Recipe, sample: Batch, options: dict[str, Any]) -> list[str]:
+        """Build model, optimizer, loss and metrics for batches like ``sample``; weights hold their initial values.
+
+        Returns notes for the user, one line each. All processes.
+        """
+
+    def put(self, batch: Batch) -> Any:
+        """Start to copy this process's rows to its devices; returns what the steps take."""
+
+    def train_step(self, batch: Any) -> Any:
+        """One update from a global batch; may return before it is done. All processes."""
+
+    def evaluate_step(self, batch: Any) -> Any:
+        """Loss and metrics of a global batch, no update. All processes."""
+
+    def losses(self, handles: Sequence[Any]) -> list[float]:
+        """Wait; the loss of each global batch whose handle is given, in float64. All processes."""
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics over all batches since the last call, merged over the devices; resets them. All processes."""
+
+    def predict(self, batch: Any) -> Any:
+        """Outputs for this process's rows of a batch, in order, as NumPy arrays. All processes."""
+
+    def gather(self, values: np.ndarray) -> np.ndarray:
+        """Stack one array of every process: shape (processes, *values.shape). All processes."""
+
+    def variables(self) -> list[tuple[str, list[np.ndarray]]]:
+        """The model's weights in model order: path, and the value on each device of this process."""
+
+    def assign(self, values: Sequence[np.ndarray]) -> None:
+        """Set the model's weights, in model order, on all devices. All processes."""
+
+    def peak_bytes(self) -> int | None:
+        """Peak of the framework's device allocator over this process's devices, or None on CPU."""
+
+    def close(self) -> None:
+        """Leave the process group; the process can end. All processes."""

@@ -1,0 +1,1 @@
+"""Data without a framework: sample order, sources, batches (NumPy only)."""

@@ -1,0 +1,52 @@
+"""A job: everything a worker needs to know of one run, as plain JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+FORMAT = 1  # version of job.json, events.jsonl and outcome.json; see docs/run-directory.md
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of one recipe on one backend.
+
+    ``None`` in a field of the recipe (batch_size, epochs, ...) means what the recipe says. ``batch_size`` is global:
+    the number of samples of one update over all devices.
+    """
+
+    recipe: str  # absolute path of the recipe file
+    backend: str  # "torch", "tensorflow", "jax"
+    strategy: str  # "ddp", "mirrored", "data_parallel"
+    devices: int = 1
+    device_kind: str = "cpu"  # "cpu" (virtual devices) or "gpu"; "auto" is resolved before a job is written
+    device_ids: tuple[int, ...] | None = None  # which devices, by their index among the visible ones
+    settings: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the recipe function
+    batch_size: int | None = None
+    epochs: int | None = None
+    seed: int = 0
+    track: str = "same-math"
+    loss_gather: str = "auto"
+    initial_weights: str | None = None  # safetensors file, keys "<index>/<path>"
+    python: str | None = None  # interpreter of the workers; None is the running one
+    mode: str = "train"  # what the worker does: "train" or "parity"
+    options: dict[str, Any] = field(default_factory=dict)  # of the mode
+
+    @property
+    def recipe_name(self) -> str:
+        return self.recipe.rsplit("/", 1)[-1].removesuffix(".py")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Job:
+        """Read back what ``to_json`` wrote; raises ValueError for another format version."""
+        if record.get("format") != FORMAT:
+            raise ValueError(f"job.json has format {record.get('format')!r}, this kmgpu reads {FORMAT}")
+        fields = {key: value for key, value in record.items() if key != "format"}
+        if fields["device_ids"] is not None:
+            fields["device_ids"] = tuple(fields["device_ids"])
+        return cls(**fields)

@@ -1,0 +1,45 @@
+"""A recipe: a compiled Keras model together with its data, as a recipe file's function returns it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kmgpu.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What ``recipe(*, name=default, ...)`` in a recipe file returns.
+
+    ``model`` is a compiled ``keras.Model``. ``train`` and ``validation`` are ``(x, y)`` or ``(x, y, sample_weight)``
+    of arrays or memory maps (or dicts or lists of them for several inputs and outputs), or an object with
+    ``__len__`` and rows by index, or a function of no arguments that returns one of these, called once per host.
+    ``batch_size`` is global: the samples of one update over all devices.
+    """
+
+    model: Any
+    train: Any
+    validation: Any = None
+    batch_size: int = 32
+    epochs: int = 1
+    shuffle: bool = True
+    callbacks: Sequence[Any] = ()
+    class_weight: dict[int, float] | None = None
+    accumulate: int = 1
+    batch_norm: str = "global"
+    steps_per_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "epochs", "accumulate"):
+            _check_count(name, getattr(self, name))
+        if self.steps_per_epoch is not None:
+            _check_count("steps_per_epoch", self.steps_per_epoch)
+        if self.batch_norm not in ("global", "replica"):
+            raise UsageError(f"batch_norm is {self.batch_norm!r}; it is 'global' or 'replica'")
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"the recipe's {name} is {value!r}; it must be a whole number of at least 1")

@@ -1,0 +1,1 @@
+"""Reports: they only read run directories."""
