@@ -9,7 +9,7 @@ from kmgpu.recipe import Recipe
 __version__ = "0.1.0"
 __all__ = ["Recipe", "compare", "train"]
 
-_LAZY = {"train": "kmgpu.train", "compare": "kmgpu.compare"}  # a recipe file must not load the orchestrator
+_LAZY = {"train": "kmgpu.training", "compare": "kmgpu.comparison"}  # a recipe file must not load the orchestrator
 
 
 def __getattr__(name: str) -> Any:
