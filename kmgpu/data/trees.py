@@ -1,0 +1,74 @@
+"""Trees of arrays: one array, or several in dicts, lists and tuples, as a Keras model's inputs and outputs are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from kmgpu.errors import UsageError
+
+
+def as_arrays(value: Any, name: str) -> Any:
+    """Return ``value`` with each leaf a NumPy array; memory maps stay memory maps, and None stays None.
+
+    A list or tuple is several arrays where it holds an array or a dict at any depth (``[images, ages]``); of numbers
+    alone it is one array (``[[0, 1], [2, 3]]``).
+    """
+    if value is None or isinstance(value, np.memmap):
+        return value
+    if isinstance(value, dict):
+        return {key: as_arrays(item, f"{name}[{key!r}]") for key, item in value.items()}
+    if is_several(value):
+        items = [as_arrays(item, f"{name}[{number}]") for number, item in enumerate(value)]
+        return tuple(items) if isinstance(value, tuple) else items
+    try:
+        return np.asarray(value)
+    except Exception as error:  # ragged lists, tensors that cannot leave their device, ...
+        raise UsageError(f"{name} is a {type(value).__name__} that is not an array of numbers ({error})") from error
+
+
+def is_array(value: Any) -> bool:
+    """Whether it is an array of NumPy or of another library (which converts itself), and not a number."""
+    return hasattr(value, "__array__") and not isinstance(value, np.generic)
+
+
+def is_several(value: Any) -> bool:
+    """Whether it stands for several arrays."""
+    if isinstance(value, (list, tuple)):
+        return any(is_array(item) or is_several(item) for item in value)
+    return isinstance(value, dict)
+
+
+def leaves(tree: Any, name: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the arrays of a tree, each with its name, such as ``x['age']``."""
+    if isinstance(tree, dict):
+        for key, item in tree.items():
+            yield from leaves(item, f"{name}[{key!r}]")
+    elif isinstance(tree, (list, tuple)):
+        for number, item in enumerate(tree):
+            yield from leaves(item, f"{name}[{number}]")
+    elif tree is not None:
+        yield name, tree
+
+
+def transform(function: Callable[..., Any], *trees: Any) -> Any:
+    """Return a tree of ``function`` of the leaves at the same place of all trees, which have one form."""
+    first = trees[0]
+    if isinstance(first, dict):
+        return {key: transform(function, *(tree[key] for tree in trees)) for key in first}
+    if isinstance(first, (list, tuple)):
+        items = [transform(function, *items) for items in zip(*trees, strict=True)]
+        return tuple(items) if isinstance(first, tuple) else items
+    return None if first is None else function(*trees)
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Return a tree of arrays with one row for each of ``trees``, which have one form."""
+    return transform(lambda *rows: np.stack(rows), *trees)
+
+
+def rows_of(tree: Any) -> int:
+    """Return the number of rows of the arrays in a tree."""
+    return len(next(leaves(tree, ""))[1])
