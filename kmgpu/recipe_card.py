@@ -25,16 +25,16 @@ class Card:
 def find_recipe(name_or_path: str) -> Path:
     """Return the absolute path of a shipped recipe by name, or of a user's file by path. Raises UsageError."""
     path = Path(name_or_path).expanduser()
-    if path.is_file():
+    files = {path.stem: path for path in _shipped_files()}
+    is_path = "/" in name_or_path or path.suffix == ".py"
+    if is_path and path.is_file():
         return path.absolute()
-    names = [shipped.stem for shipped in _shipped_files()]
-    if name_or_path in names:
-        return recipe_directory() / f"{name_or_path}.py"
-    there_are = f"{nearest(path.stem, names)}; there are {', '.join(names)}"
-    if "/" in name_or_path or path.suffix == ".py":
-        came = "is a directory" if path.is_dir() else "does not exist"
-        raise UsageError(f"the recipe file {name_or_path} {came}{there_are}, or give the path of a .py file")
-    raise UsageError(f"no recipe {name_or_path!r}{there_are}, or give the path of a .py file")
+    if not is_path and name_or_path in files:
+        return files[name_or_path]
+    known = f"{nearest(path.stem, list(files))}; there are {', '.join(files)}, or give the path of a .py file"
+    if is_path:
+        raise UsageError(f"{name_or_path} {'is a directory' if path.is_dir() else 'does not exist'}{known}")
+    raise UsageError(f"no recipe {name_or_path!r}{known}")
 
 
 def shipped() -> list[Card]:
@@ -115,7 +115,7 @@ def _settings(function: ast.FunctionDef, path: Path) -> dict[str, Any]:
             raise UsageError(f"{where} has no default for {argument.arg!r}; each setting needs one")
         try:
             settings[argument.arg] = ast.literal_eval(default)
-        except ValueError:
+        except (ValueError, TypeError):
             raise UsageError(
                 f"{where} has the default {ast.unparse(default)} for {argument.arg!r}; it must be a literal, such as "
                 "a number, a string or None, so that it can be read without running the file"
@@ -140,18 +140,6 @@ def _typed(name: str, text: str, default: Any) -> Any:
         return type(default)(value)
     elif type(value) is type(default):
         return value
-    raise UsageError(f"{name} is {text!r}; it must be {_KINDS[type(default)]}, as its default {default!r}")
-
-
-_KINDS = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    list: "a list",
-    tuple: "a tuple",
-    dict: "a dict",
-    set: "a set",
-    complex: "a complex number",
-    bytes: "bytes",
-    type(...): "...",
-}
+    words = {bool: "true or false", int: "a whole number", float: "a number"}
+    expected = words.get(type(default), f"a {type(default).__name__}")
+    raise UsageError(f"{name} is {text!r}; it must be {expected}, as its default {default!r}")

@@ -76,7 +76,7 @@ class Rows:
         try:
             self._length = len(data)
         except TypeError as error:
-            raise UsageError(f"{what}: a {type(data).__name__} has no length ({error}); give {_EXPECTED}") from None
+            raise UsageError(f"{what}: the {type(data).__name__} has no length ({error}); give {_EXPECTED}") from None
         if self._length == 0:
             raise UsageError(f"{what}: the {type(data).__name__} has no rows; at least one is needed")
         self._data, self._what = data, what
@@ -129,7 +129,7 @@ def _unsupported(data: Any) -> str | None:
     if is_arrays(data):
         return None
     if isinstance(data, (str, bytes)) or not hasattr(data, "__getitem__"):
-        return f"a {type(data).__name__}" + (" (a stream, not rows by index)" if hasattr(data, "__iter__") else "")
+        return f"of type {type(data).__name__}" + (" (a stream, not rows by index)" if hasattr(data, "__iter__") else "")
     return None
 
 
