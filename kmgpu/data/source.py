@@ -129,7 +129,8 @@ def _unsupported(data: Any) -> str | None:
     if is_arrays(data):
         return None
     if isinstance(data, (str, bytes)) or not hasattr(data, "__getitem__"):
-        return f"of type {type(data).__name__}" + (" (a stream, not rows by index)" if hasattr(data, "__iter__") else "")
+        stream = " (a stream, not rows by index)" if hasattr(data, "__iter__") else ""
+        return f"of type {type(data).__name__}{stream}"
     return None
 
 

@@ -26,7 +26,8 @@ def as_arrays(value: Any, name: str) -> Any:
     try:
         return np.asarray(value)
     except Exception as error:  # ragged lists, tensors that cannot leave their device, ...
-        raise UsageError(f"{name}, of type {type(value).__name__}, cannot be read as an array of numbers ({error})") from error
+        kind = type(value).__name__
+        raise UsageError(f"{name}, of type {kind}, cannot be read as an array of numbers ({error})") from error
 
 
 def is_array(value: Any) -> bool:
