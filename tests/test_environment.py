@@ -184,5 +184,6 @@ def test_looking_for_a_framework_does_not_import_it():
         "    try: environment.interpreter(backend, environ={})\n    except Exception: pass\n"
         "print({'keras', 'torch', 'tensorflow', 'jax', 'numpy'} & set(sys.modules))"
     )
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    command, project = [sys.executable, "-c", program], Path(__file__).parents[1]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=project).stdout
     assert printed.strip() == "set()"

@@ -1,0 +1,290 @@
+"""The command line: one function per command, each a few lines that call the library.
+
+Nothing heavy is imported before a command needs it, so that ``kmgpu --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kmgpu import __version__
+from kmgpu.errors import KmgpuError, UsageError
+
+if TYPE_CHECKING:
+    from kmgpu.report.runs import Run
+
+DEFAULT_RECIPE = "digits_cnn"
+RUN_FOLDERS = (Path("runs"), Path("studies"))
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="kmgpu",
+    help="Train one Keras 3 recipe on torch, TensorFlow and JAX, on several devices, and compare them honestly.",
+    rich_markup_mode=None,  # plain help: at once, and as it is when piped
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+BatchSize = Annotated[int | None, typer.Option(metavar="B", help="Global batch: samples of one update on all devices.")]
+DeviceKind = Annotated[str, typer.Option(metavar="auto|cpu|gpu", help="auto: GPUs, or else virtual CPU devices.")]
+Epochs = Annotated[int | None, typer.Option(metavar="E", help="Passes over the data; the recipe's if left out.")]
+Pythons = Annotated[
+    list[str] | None,
+    typer.Option("--python", metavar="BACKEND=PATH", help="Interpreter of a backend, if not this one. Repeatable."),
+]
+Seed = Annotated[int, typer.Option(metavar="S", help="Of initial weights, sample order and dropout.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the recipe. Repeatable.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def _kmgpu(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if version:
+        print(f"kmgpu {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def train(
+    backend: Annotated[str, typer.Option(metavar="NAME", help="torch, tensorflow or jax.")],
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="Name or file.", show_default=DEFAULT_RECIPE)
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Way to use several devices; the backend's first if left out.")
+    ] = None,
+    devices: Annotated[int | None, typer.Option(metavar="N", help="How many devices.", show_default="1")] = None,
+    device_ids: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Which of the visible GPUs, such as 0,2.")
+    ] = None,
+    device_kind: DeviceKind = "auto",
+    batch_size: BatchSize = None,
+    epochs: Epochs = None,
+    seed: Seed = 0,
+    settings: Settings = None,
+    python: Pythons = None,
+    initial_weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Start from these weights (safetensors), not from new ones.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Run directory; a new one in ./runs if left out.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print job and command lines; start nothing.")] = False,
+) -> int:
+    """Train a recipe on one backend.
+
+    \b
+    kmgpu train --backend torch
+    kmgpu train digits_cnn --backend jax --devices 2 --set learning_rate=0.01
+    kmgpu train my_recipe.py --backend tensorflow --epochs 3 --out runs/first
+    """
+    from kmgpu import recipe_card, training
+
+    if recipe is None:
+        print(f"No recipe was named: this trains {DEFAULT_RECIPE} (`kmgpu recipes` lists all).")
+        recipe = DEFAULT_RECIPE
+    ids = None if device_ids is None else _numbers("--device-ids", device_ids)
+    training.train(
+        recipe,
+        backend=backend,
+        strategy=strategy,
+        devices=devices if devices is not None else len(ids) if ids else 1,
+        device_ids=ids,
+        device_kind=device_kind,
+        batch_size=batch_size,
+        epochs=epochs,
+        seed=seed,
+        settings=recipe_card.parse_settings(recipe_card.card(recipe_card.find_recipe(recipe)), settings or []),
+        python=_pythons(python),
+        initial_weights=initial_weights,
+        out=out,
+        dry_run=dry_run,
+        show=print,
+    )
+    return 0
+
+
+@app.command()
+def compare(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name or file.")],
+    backends: Annotated[str, typer.Option(metavar="LIST", help="Which backends.")] = "torch,tensorflow,jax",
+    devices: Annotated[str, typer.Option(metavar="LIST", help="Which numbers of devices.")] = "1,2",
+    scaling: Annotated[
+        str, typer.Option(metavar="strong|weak", help="strong: one global batch; weak: one batch for each device.")
+    ] = "strong",
+    repeats: Annotated[int, typer.Option(metavar="R", help="Fresh processes for each cell of the grid.")] = 1,
+    device_kind: DeviceKind = "auto",
+    batch_size: Annotated[
+        int | None, typer.Option(metavar="B", help="Global batch; under weak scaling the batch of each device.")
+    ] = None,
+    epochs: Epochs = None,
+    seed: Seed = 0,
+    settings: Settings = None,
+    python: Pythons = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Study directory; a new one in ./studies if left out.")
+    ] = None,
+) -> int:
+    """Train a recipe on several backends and numbers of devices, and print one table.
+
+    Runs are made one at a time and interleaved. Runs that differ in more than what is compared are refused.
+
+    \b
+    kmgpu compare digits_cnn
+    kmgpu compare digits_cnn --backends torch,jax --devices 1,2,4 --repeats 3
+    kmgpu compare digits_mlp --scaling weak --batch-size 32 --out studies/weak
+    """
+    from rich.console import Console
+
+    from kmgpu import comparison, recipe_card
+    from kmgpu.report import tables
+
+    result = comparison.compare(
+        recipe,
+        backends=[name.strip() for name in backends.split(",")],
+        devices=_numbers("--devices", devices),
+        scaling=scaling,
+        repeats=repeats,
+        settings=recipe_card.parse_settings(recipe_card.card(recipe_card.find_recipe(recipe)), settings or []),
+        batch_size=batch_size,
+        epochs=epochs,
+        seed=seed,
+        python=_pythons(python),
+        device_kind=device_kind,
+        out=out,
+        show=_print_now,
+    )
+    console = Console(highlight=False)
+    console.print()
+    console.print(tables.terminal(result.heading, result.rows, result.remarks, console.width))
+    console.print(f"\nAlso in {result.path}/comparison.md and comparison.json", soft_wrap=True)
+    return 0 if result.ok else 1
+
+
+@app.command()
+def recipes(name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one.")] = None) -> None:
+    """List the recipes with their settings, or show one. They are read, not run.
+
+    \b
+    kmgpu recipes
+    kmgpu recipes digits_cnn
+    """
+    from kmgpu import recipe_card
+
+    if name is None:
+        for card in recipe_card.shipped():
+            print(f"{card.name}: {card.summary}\n    {_settings(card.settings)}")
+        return
+    card = recipe_card.card(recipe_card.find_recipe(name))
+    print(f"{card.name}: {card.doc}\n\nsettings: {_settings(card.settings)}\nfile: {card.path}")
+
+
+@app.command()
+def runs(
+    names: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Only these, by name or path.")] = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove the named runs, or else all that failed or were interrupted.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """List the runs in ./runs and ./studies, or remove some.
+
+    \b
+    kmgpu runs
+    kmgpu runs --clean
+    kmgpu runs --clean runs/first --yes
+    """
+    import shutil
+
+    from kmgpu.report import listing
+    from kmgpu.report.runs import find, load_all
+
+    known, sentences = load_all(find(RUN_FOLDERS))
+    chosen = _named(known, names) if names else known
+    if clean:
+        chosen = [run for run in chosen if names or run.status in ("failed", "interrupted")]
+    print("\n".join(listing.lines(chosen)) if chosen else "There are no such runs in ./runs and ./studies.")
+    for sentence in sentences:
+        print(f"kmgpu: {sentence}", file=sys.stderr)
+    if not clean or not chosen:
+        return
+    if not yes and not typer.confirm(f"Remove {len(chosen)} of {len(known)} runs with all their files?"):
+        print("Nothing was removed.")
+        return
+    for run in chosen:
+        shutil.rmtree(run.path)
+    print(f"Removed {len(chosen)}.")
+
+
+def main() -> None:
+    """Run the command line; every error is one sentence and an exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Return the exit code of one command line, having printed what there is to say."""
+    try:
+        return app(arguments, prog_name="kmgpu", standalone_mode=False) or 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # of `kmgpu runs | head`; point stdout away from it, or the exit complains again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get("KMGPU_DEBUG"):
+            raise
+        code, message = _explain(error)
+        sys.stdout.flush()
+        print(f"kmgpu: {message}", file=sys.stderr)
+        return code
+
+
+def _explain(error: Any) -> tuple[int, str]:
+    if isinstance(error, KmgpuError):
+        return error.exit_code, str(error)
+    if hasattr(error, "format_message"):  # click's, which typer carries inside or not, depending on its version
+        command = error.ctx.command_path if getattr(error, "ctx", None) else "kmgpu"
+        return error.exit_code, f"{error.format_message().rstrip('.')}; see `{command} --help`"
+    if type(error).__name__ == "Abort":  # click's word for Ctrl-C, and for the end of input at a question
+        return INTERRUPTED, "stopped"
+    return 1, f"unexpected {type(error).__name__}: {error} (KMGPU_DEBUG=1 shows where)"
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise UsageError(f"{option} is {text!r}; it is a list of whole numbers such as 1,2") from None
+
+
+def _pythons(words: list[str] | None) -> dict[str, str]:
+    pairs = [word.partition("=") for word in words or []]
+    for word, (backend, _, path) in zip(words or [], pairs, strict=True):
+        if not backend or not path:
+            raise UsageError(f"--python is {word!r}; it is BACKEND=PATH, such as jax=/opt/jax/bin/python")
+    return {backend: path for backend, _, path in pairs}
+
+
+def _named(known: list[Run], names: list[str]) -> list[Run]:
+    chosen = [run for run in known if run.name in names or str(run.path) in [name.rstrip("/") for name in names]]
+    for name in names:
+        if not any(name.rstrip("/") in (run.name, str(run.path)) for run in chosen):
+            raise UsageError(f"no run {name!r} in ./runs and ./studies; `kmgpu runs` lists them")
+    return chosen
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in settings.items()) or "none"
+
+
+def _print_now(line: str) -> None:
+    print(line, flush=True)

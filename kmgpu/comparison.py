@@ -1,0 +1,228 @@
+"""A study: one recipe on several backends and numbers of devices, trained in turn, checked and put into one table.
+
+A study directory holds ``study.json`` (what was asked), one run directory for each cell and repeat, and
+``comparison.json`` and ``comparison.md`` (what came out).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kmgpu import backends as table
+from kmgpu import environment, recipe_card, training
+from kmgpu.errors import Interrupted, KmgpuError, NotComparable, UsageError, nearest
+from kmgpu.report import comparable, runs, statistics, tables
+from kmgpu.rundir import RunDir, write_json
+
+FORMAT = 1  # version of study.json
+SCALINGS = ("strong", "weak")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study."""
+
+    backend: str
+    strategy: str
+    devices: int
+    batch_size: int | None  # global; None is what the recipe says
+    repeat: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend}-{self.strategy}-{self.devices}-r{self.repeat}"
+
+
+@dataclass(frozen=True)
+class CompareResult:
+    """What a study found: its runs, failed ones too, and one row for each backend and number of devices."""
+
+    path: Path
+    scaling: str
+    runs: tuple[runs.Run, ...]
+    rows: tuple[statistics.Row, ...]
+    heading: tuple[str, ...]  # sentences above the table
+    remarks: tuple[str, ...]  # sentences below it
+
+    @property
+    def ok(self) -> bool:
+        return all(run.ok for run in self.runs)
+
+    def markdown(self) -> str:
+        return tables.markdown(self.heading, self.rows, self.remarks)
+
+    def _repr_markdown_(self) -> str:  # a notebook shows the table
+        return self.markdown()
+
+
+def grid(
+    backends: Sequence[str], devices: Sequence[int], *, repeats: int = 1, scaling: str = "strong",
+    batch_size: int | None = None,
+) -> list[Cell]:  # fmt: skip
+    """Return the runs of a study in the order in which they are made.
+
+    Backends alternate, and every other repeat goes backwards, so that a machine that warms up favours nobody. Strong
+    scaling holds the global batch; weak scaling multiplies ``batch_size``, which it needs, by the devices.
+    """
+    cells = []
+    for repeat in range(repeats):
+        once = [
+            Cell(backend, table.find(backend).name, count, batch, repeat)
+            for count in devices
+            for batch in [batch_size * count if scaling == "weak" and batch_size is not None else batch_size]
+            for backend in backends
+        ]
+        cells += once if repeat % 2 == 0 else once[::-1]
+    return cells
+
+
+def compare(
+    recipe: str | os.PathLike[str],
+    *,
+    backends: Sequence[str] = table.BACKENDS,
+    devices: Sequence[int] = (1, 2),
+    scaling: str = "strong",
+    repeats: int = 1,
+    settings: Mapping[str, Any] | None = None,
+    batch_size: int | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    python: Mapping[str, str] | None = None,
+    device_kind: str = "auto",
+    out: str | os.PathLike[str] | None = None,
+    show: Callable[[str], None] = lambda line: None,
+) -> CompareResult:
+    """Train every cell of the grid, one run at a time, and return one row for each backend and number of devices.
+
+    ``batch_size`` is global under strong scaling, and for each device under weak scaling. The first run draws the
+    initial weights, and all others get them. A run that fails is kept and shown, and the others are still made. Raises
+    UsageError or MissingEnvironment before anything starts, NotComparable when the runs turn out to differ.
+    """
+    path = recipe_card.find_recipe(os.fspath(recipe))
+    card = recipe_card.card(path)
+    chosen = _checked_settings(card, settings or {})
+    _check_grid(backends, devices, scaling)
+    for option, count in (("--repeats", repeats), ("--batch-size", batch_size), ("--epochs", epochs)):
+        _check_count(option, count)
+    if scaling == "weak":
+        batch_size = _batch_per_device(card, chosen, batch_size)
+    interpreters = {backend: environment.interpreter(backend, python) for backend in backends}
+    kinds = [environment.resolve_devices(device_kind, count)[0] for count in devices]
+    cells = grid(backends, devices, repeats=repeats, scaling=scaling, batch_size=batch_size)
+    asked = {
+        "recipe": str(path), "backends": list(backends), "devices": list(devices), "scaling": scaling,
+        "repeats": repeats, "settings": chosen, "batch_size": batch_size, "epochs": epochs, "seed": seed,
+        "device_kind": kinds[0], "python": interpreters, "runs": [cell.name for cell in cells],
+    }  # fmt: skip
+    study = _create(Path(out) if out else Path("studies", f"{time.strftime('%Y%m%d-%H%M%S')}-{card.name}"), asked)
+    show(f"{card.name}: {len(cells)} runs, one after the other, into {study}")
+
+    common = {
+        "settings": chosen, "epochs": epochs, "seed": seed, "python": dict(python or {}), "device_kind": device_kind,
+    }  # fmt: skip
+    done: list[runs.Run] = []
+    weights = None
+    for number, cell in enumerate(cells, 1):
+        kind = "virtual CPU device" if kinds[0] == "cpu" else "GPU"
+        where = f"{cell.devices} {kind}{'s' if cell.devices > 1 else ''}"
+        show(f"[{number}/{len(cells)}] {cell.backend} {cell.strategy} on {where}")
+        run = _train(path, cell, study / cell.name, first=number == 1, initial_weights=weights, **common)
+        show(f"    {_in_short(run)}")
+        done.append(run)
+        drawn = RunDir(run.path).initial_weights_file
+        weights = weights or (str(drawn) if drawn.exists() else None)
+    return _report(study, scaling, done)
+
+
+def _train(path: Path, cell: Cell, out: Path, *, first: bool, **arguments: Any) -> runs.Run:
+    """Make one run and read it back, failed or not; raises what would be wrong with every other run too."""
+    try:
+        training.train(
+            str(path), backend=cell.backend, strategy=cell.strategy, devices=cell.devices, batch_size=cell.batch_size,
+            out=str(out), **arguments,
+        )  # fmt: skip
+    except Interrupted:
+        raise
+    except KmgpuError as error:
+        if not RunDir(out).job_file.exists() or (first and isinstance(error, UsageError)):
+            raise
+        run = runs.load(out)
+        if run.status != runs.UNFINISHED:
+            return run
+        return dataclasses.replace(run, outcome={**run.outcome, "status": "failed", "reason": str(error)})
+    return runs.load(out)
+
+
+def _report(study: Path, scaling: str, done: Sequence[runs.Run]) -> CompareResult:
+    try:
+        comparable.check([run for run in done if run.ok], scaling)
+    except NotComparable as error:
+        raise NotComparable(f"{error}; the runs are kept in {study}") from None
+    rows = statistics.rows(done)
+    heading, remarks = tables.heading(done, scaling), tables.remarks(done, rows)
+    result = CompareResult(study, scaling, tuple(done), tuple(rows), tuple(heading), tuple(remarks))
+    write_json(study / "comparison.json", tables.to_json(done, scaling, heading, rows, remarks))
+    (study / "comparison.md").write_text(result.markdown(), encoding="utf-8")
+    return result
+
+
+def _check_grid(backends: Sequence[str], devices: Sequence[int], scaling: str) -> None:
+    if scaling not in SCALINGS:
+        raise UsageError(f"--scaling is {scaling!r}{nearest(scaling, list(SCALINGS))}; it is strong or weak")
+    for option, values in (("--backends", backends), ("--devices", devices)):
+        if isinstance(values, (str, int)) or not values:
+            raise UsageError(f"{option} is {values!r}; it is a list with at least one entry")
+        if len(set(values)) < len(values):
+            raise UsageError(f"{option} names something twice: {','.join(map(str, values))}")
+    for backend in backends:
+        table.find(backend)
+
+
+def _checked_settings(card: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    for name in settings:
+        if name not in card.settings:
+            close = nearest(name, list(card.settings))
+            raise UsageError(f"{card.name} has no setting {name!r}{close}; it has {', '.join(card.settings)}")
+    return dict(settings)
+
+
+def _batch_per_device(card: Any, settings: Mapping[str, Any], batch_size: int | None) -> int:
+    size = batch_size if batch_size is not None else settings.get("batch_size", card.settings.get("batch_size"))
+    if size is None:
+        raise UsageError(f"--scaling weak needs --batch-size (for each device); {card.name} has no such setting")
+    _check_count("--batch-size", size)
+    return size
+
+
+def _check_count(option: str, count: Any) -> None:
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise UsageError(f"{option} is {count!r}; it is a count of at least 1")
+
+
+def _create(study: Path, asked: dict[str, Any]) -> Path:
+    """Make a study directory with its study.json; refuses one that already holds something."""
+    if study.exists() and (not study.is_dir() or any(study.iterdir())):
+        raise UsageError(f"{study} is not an empty directory; choose another --out for this study")
+    try:
+        study.mkdir(parents=True, exist_ok=True)
+        write_json(study / "study.json", {"format": FORMAT, "started": time.time(), **asked})
+    except OSError as error:
+        raise UsageError(f"cannot make the study directory {study}: {error.strerror}; choose another --out") from error
+    return study
+
+
+def _in_short(run: runs.Run) -> str:
+    """One line for the impatient: how the run went."""
+    if not run.ok:
+        return f"{run.status}: {(run.reason or 'nobody knows why').splitlines()[0]}"
+    row = statistics.rows([run])[0]
+    step = "no steady step" if row.step_seconds is None else f"{row.step_seconds * 1000:.2f} ms per step"
+    loss = "" if row.final_loss is None else f", final loss {row.final_loss:.4f}"
+    first = "" if row.first_step_seconds is None else f", first step after {row.first_step_seconds:.1f} s"
+    return step + loss + first

@@ -1,0 +1,254 @@
+"""The command line: its options are frozen, its errors are one sentence and an exit code, and it starts at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fake_runs
+import pytest
+import typer
+
+from kmgpu import cli, comparison, errors, training
+from kmgpu.report import runs
+
+PROJECT = Path(__file__).parents[1]
+OPTIONS = {
+    "train": "--backend --strategy --devices --device-ids --device-kind --batch-size --epochs --seed --set --python "
+    "--initial-weights --out --dry-run",
+    "compare": "--backends --devices --scaling --repeats --device-kind --batch-size --epochs --seed --set --python "
+    "--out",
+    "recipes": "",
+    "runs": "--clean --yes",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KMGPU_DEBUG", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    calls = []
+    monkeypatch.setattr(training, "train", lambda *given, **named: calls.append((given, named)))
+    return calls
+
+
+def kmgpu(capsys, *arguments):
+    """Return exit code, standard output and standard error of a command line."""
+    code = cli.run(list(arguments))
+    return code, *capsys.readouterr()
+
+
+def test_the_options_are_frozen():
+    """Scripts depend on them: add to this list, and take nothing away."""
+    commands = typer.main.get_command(cli.app).commands
+    found = {
+        name: {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
+        for name, command in commands.items()
+    }
+    assert found == {name: set(options.split()) for name, options in OPTIONS.items()}
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["compare"], ["recipes"], ["runs"]])
+def test_help_has_a_summary_and_examples(capsys, command):
+    code, out, _ = kmgpu(capsys, *command, "--help")
+    assert code == 0 and f"Usage: kmgpu {' '.join(command)}".rstrip() in out
+    if command:
+        assert f"\n  kmgpu {command[0]}" in out and "\b" not in out
+
+
+def test_without_a_command_there_is_help(capsys):
+    assert kmgpu(capsys)[:2] == kmgpu(capsys, "--help")[:2]
+
+
+def test_the_version_is_the_packages(capsys):
+    assert kmgpu(capsys, "--version")[:2] == (0, "kmgpu 0.1.0\n")
+
+
+def test_help_comes_at_once_and_without_anything_heavy():
+    program = (
+        "import sys\nfrom kmgpu import cli\ncode = cli.run(['--help'])\n"
+        "print({'rich', 'numpy', 'keras', 'psutil', 'kmgpu.training'} & set(sys.modules), code)"
+    )
+    seconds = []
+    for _ in range(3):
+        before = time.perf_counter()
+        command = [sys.executable, "-c", program]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PROJECT).stdout
+        seconds.append(time.perf_counter() - before)
+    assert printed.splitlines()[-1] == "set() 0"
+    assert min(seconds) < 1.0, "0.2 s on an idle machine"
+
+
+# --- train
+
+
+def test_train_hands_everything_to_the_library(capsys, trained):
+    code, _, _ = kmgpu(
+        capsys, "train", "digits_mlp", "--backend", "jax", "--strategy", "data_parallel", "--devices", "2",
+        "--device-kind", "cpu", "--batch-size", "32", "--epochs", "3", "--seed", "5", "--set", "learning_rate=0.1",
+        "--python", "jax=/opt/python", "--initial-weights", "w.safetensors", "--out", "here", "--dry-run",
+    )  # fmt: skip
+    (recipe,), named = trained[0]
+    assert code == 0 and recipe == "digits_mlp" and callable(named.pop("show"))
+    assert named == {
+        "backend": "jax", "strategy": "data_parallel", "devices": 2, "device_ids": None, "device_kind": "cpu",
+        "batch_size": 32, "epochs": 3, "seed": 5, "settings": {"learning_rate": 0.1}, "python": {"jax": "/opt/python"},
+        "initial_weights": Path("w.safetensors"), "out": Path("here"), "dry_run": True,
+    }  # fmt: skip
+
+
+def test_train_without_a_recipe_trains_digits_cnn_and_says_so(capsys, trained):
+    code, out, _ = kmgpu(capsys, "train", "--backend", "torch")
+    assert code == 0 and "trains digits_cnn" in out and trained[0][0] == ("digits_cnn",)
+    assert trained[0][1]["devices"] == 1
+
+
+def test_ids_without_a_count_say_how_many(capsys, trained):
+    kmgpu(capsys, "train", "--backend", "torch", "--device-ids", "2,0")
+    assert (trained[0][1]["devices"], trained[0][1]["device_ids"]) == (2, (2, 0))
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("train", 2, "Missing option '--backend'"),
+        ("trian", 2, "No such command 'trian'"),
+        ("train --backend torch --devices two", 2, "'--devices'"),
+        ("train --backend torch --device 2", 2, "No such option: --device"),
+        ("train digits_cn --backend torch", 2, "did you mean 'digits_cnn'"),
+        ("train nowhere.py --backend torch", 2, "nowhere.py"),
+        ("train --backend torch --set epoch=3", 2, "digits_cnn has no setting 'epoch'"),
+        ("train --backend torch --set epochs", 2, "key=value"),
+        ("train --backend torch --device-ids a,b", 2, "--device-ids is 'a,b'"),
+        ("train --backend torch --python torch", 2, "--python is 'torch'; it is BACKEND=PATH"),
+        ("compare", 2, "Missing argument"),
+        ("compare digits_cnn --devices 1,x", 2, "--devices is '1,x'; it is a list of whole numbers"),
+        ("compare digits_cnn --devices 0", 2, "--devices is 0"),
+        ("compare digits_cnn --backends torch,jxa", 2, "did you mean 'jax'"),
+        ("compare digits_cnn --scaling wek", 2, "did you mean 'weak'"),
+        ("compare digits_cnn --python jax=nowhere", 3, "no such file"),
+        ("recipes digits_cn", 2, "did you mean 'digits_cnn'"),
+        ("runs nothing", 2, "no run 'nothing'"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_an_exit_code(capsys, monkeypatch, trained, line, code, said):
+    monkeypatch.setattr("kmgpu.environment.installed", lambda modules: dict.fromkeys(modules, "1"))
+    got, _, err = kmgpu(capsys, *line.split())
+    assert (got, err.count("\n")) == (code, 1) and err.startswith("kmgpu: ") and said in err
+    assert not trained and not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.KmgpuError("x"), 1),
+        (errors.UsageError("x"), 2),
+        (errors.MissingEnvironment("x"), 3),
+        (errors.RunFailed("x"), 1),
+        (errors.NotComparable("x"), 4),
+        (errors.ParityFailed("x"), 5),
+        (errors.TimedOut("x"), 6),
+        (errors.OutOfMemory("x"), 7),
+        (errors.Interrupted("x", 2), 130),
+        (errors.Interrupted("x", 15), 143),
+        (ZeroDivisionError("x"), 1),
+    ],
+)
+def test_every_error_has_its_exit_code_and_no_traceback(capsys, monkeypatch, error, code):
+    def fails(*given, **named):
+        raise error
+
+    monkeypatch.setattr(training, "train", fails)
+    got, _, err = kmgpu(capsys, "train", "--backend", "torch")
+    assert got == code and "Traceback" not in err
+    assert err == ("kmgpu: x\n" if code != 1 or isinstance(error, errors.KmgpuError) else err)
+    assert err.startswith("kmgpu: ")
+
+
+def test_ctrl_c_is_130(capsys, monkeypatch):
+    def interrupted(*given, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "train", interrupted)
+    assert kmgpu(capsys, "train", "--backend", "torch")[0] == 130
+
+
+def test_debug_shows_the_traceback(capsys, monkeypatch):
+    def fails(*given, **named):
+        raise ZeroDivisionError("x")
+
+    monkeypatch.setattr(training, "train", fails)
+    monkeypatch.setenv("KMGPU_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        cli.run(["train", "--backend", "torch"])
+
+
+# --- compare
+
+
+def test_compare_prints_one_table_and_returns_1_if_a_run_failed(capsys, monkeypatch, folder):
+    def compare(recipe, **named):
+        asked.append((recipe, named))
+        fake_runs.write(folder / "a", fake_runs.job("torch"))
+        fake_runs.write(folder / "b", fake_runs.job("jax"), status="failed", reason="was killed")
+        done = runs.load_all([folder / "a", folder / "b"])[0]
+        return comparison._report(folder, named["scaling"], done)
+
+    asked: list = []
+    monkeypatch.setattr(comparison, "compare", compare)
+    code, out, _ = kmgpu(
+        capsys, "compare", "digits_cnn", "--backends", "torch, jax", "--devices", "1,4", "--repeats", "2",
+        "--set", "learning_rate=0.5", "--scaling", "strong",
+    )  # fmt: skip
+    assert code == 1 and "0.9717" in out and "b failed: was killed" in out and "comparison.md" in out
+    recipe, named = asked[0]
+    assert (recipe, named["backends"], named["devices"]) == ("digits_cnn", ["torch", "jax"], (1, 4))
+    assert (named["repeats"], named["settings"]) == (2, {"learning_rate": 0.5})
+
+
+# --- recipes and runs
+
+
+def test_recipes_are_listed_with_summary_and_settings(capsys):
+    code, out, _ = kmgpu(capsys, "recipes")
+    assert code == 0 and "digits_cnn: " in out and "learning_rate=0.001" in out
+    code, out, _ = kmgpu(capsys, "recipes", "digits_cnn")
+    assert code == 0 and "settings: " in out and "digits_cnn.py" in out
+
+
+def test_runs_are_listed(capsys):
+    fake_runs.write(Path("runs/first"), fake_runs.job("jax", 2))
+    fake_runs.write(Path("studies/s/torch-ddp-1-r0"), fake_runs.job(), status="failed")
+    Path("runs/broken").mkdir()
+    Path("runs/broken/job.json").write_text("{")
+    code, out, err = kmgpu(capsys, "runs")
+    assert code == 0 and len(out.splitlines()) == 3 and "runs/first" in out and "studies/s/torch-ddp-1-r0" in out
+    assert err.startswith("kmgpu: runs/broken cannot be read")
+
+
+def test_clean_removes_what_failed_and_only_that(capsys):
+    for name, status in (("good", "ok"), ("bad", "failed"), ("stopped", "interrupted"), ("going", "ok")):
+        fake_runs.write(Path("runs", name), fake_runs.job(), status=status)
+    Path("runs/going/outcome.json").unlink()
+    code, out, _ = kmgpu(capsys, "runs", "--clean", "--yes")
+    assert code == 0 and "Removed 2" in out
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["going", "good"]
+
+
+def test_clean_removes_named_runs_after_asking(capsys, monkeypatch):
+    for name in ("one", "two"):
+        fake_runs.write(Path("runs", name), fake_runs.job())
+    monkeypatch.setattr(typer, "confirm", lambda question: False)
+    assert "Nothing was removed" in kmgpu(capsys, "runs", "one", "--clean")[1]
+    monkeypatch.setattr(typer, "confirm", lambda question: True)
+    kmgpu(capsys, "runs", "--clean", "runs/one/")
+    assert [path.name for path in Path("runs").iterdir()] == ["two"]
+
+

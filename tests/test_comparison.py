@@ -1,0 +1,236 @@
+"""A study makes its grid of runs in turn, from equal weights, keeps failures, and refuses what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import fake_runs
+import pytest
+
+from kmgpu import comparison, environment, training
+from kmgpu.errors import Interrupted, MissingEnvironment, NotComparable, RunFailed, UsageError
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch, tmp_path):
+    """No GPU, every framework installed, and a working directory of its own."""
+    monkeypatch.setattr(environment, "_nvml_gpus", lambda: [])
+    monkeypatch.setattr(environment, "interpreter", lambda backend, python=None: sys.executable)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "tiny.py"
+    path.write_text('"""A tiny recipe."""\ndef recipe(*, batch_size=64, epochs=3, learning_rate=0.001):\n    ...\n')
+    return path
+
+
+class FakeTrain:
+    """Stands for kmgpu.training.train: writes a run directory at once, or fails as told."""
+
+    def __init__(self):
+        self.calls = []
+        self.failures = {}  # name of the run -> error to raise after it has written its directory
+        self.end = {}  # name of the run -> fields of its end event
+
+    def __call__(self, recipe, *, out, backend, strategy, devices, batch_size, device_kind, python, **rest):
+        name = Path(out).name
+        self.calls.append({"recipe": recipe, "name": name, "batch_size": batch_size, "python": python, **rest})
+        job = fake_runs.job(
+            backend, devices, recipe=recipe, batch_size=batch_size or 64, epochs=rest["epochs"],
+            settings=rest["settings"], seed=rest["seed"], initial_weights=rest["initial_weights"],
+        )  # fmt: skip
+        error = self.failures.get(name)
+        if error is not None:
+            fake_runs.write(Path(out), job, status="failed", reason=str(error))
+            raise error
+        fake_runs.write(Path(out), job, **self.end.get(name, {}))
+
+
+@pytest.fixture
+def train(monkeypatch):
+    fake = FakeTrain()
+    monkeypatch.setattr(training, "train", fake)
+    return fake
+
+
+def names(train):
+    return [call["name"] for call in train.calls]
+
+
+# --- the grid
+
+
+def test_backends_alternate_within_a_number_of_devices():
+    cells = comparison.grid(["torch", "jax"], [1, 2])
+    assert [cell.name for cell in cells] == [
+        "torch-ddp-1-r0", "jax-data_parallel-1-r0", "torch-ddp-2-r0", "jax-data_parallel-2-r0",
+    ]  # fmt: skip
+
+
+def test_every_other_repeat_goes_backwards_so_that_each_cell_has_the_same_mean_place():
+    cells = comparison.grid(["torch", "tensorflow", "jax"], [1, 2], repeats=4)
+    assert len({cell.name for cell in cells}) == 24
+    places: dict[tuple, list[int]] = {}
+    for place, cell in enumerate(cells):
+        places.setdefault((cell.backend, cell.devices), []).append(place)
+    assert {sum(where) for where in places.values()} == {46}
+
+
+def test_strong_scaling_holds_the_global_batch_and_weak_scaling_multiplies_it():
+    strong = comparison.grid(["jax"], [1, 2, 4], batch_size=64)
+    weak = comparison.grid(["jax"], [1, 2, 4], batch_size=64, scaling="weak")
+    assert [cell.batch_size for cell in strong] == [64, 64, 64]
+    assert [cell.batch_size for cell in weak] == [64, 128, 256]
+
+
+# --- a study
+
+
+def test_a_study_leaves_its_runs_and_its_tables(train, recipe):
+    lines = []
+    result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1, 2], show=lines.append)
+    assert result.ok and len(result.rows) == 4
+    assert result.path.parent == Path("studies") and result.path.name.endswith("-tiny")
+    written = json.loads((result.path / "comparison.json").read_text())
+    assert [row["backend"] for row in written["rows"]] == ["torch", "torch", "jax", "jax"]
+    assert "| torch | ddp | 2 | 64 |" in (result.path / "comparison.md").read_text()
+    asked = json.loads((result.path / "study.json").read_text())
+    assert asked["runs"] == names(train) and asked["scaling"] == "strong"
+    assert "[1/4] torch ddp on 1 virtual CPU device" in lines
+    assert "[4/4] jax data_parallel on 2 virtual CPU devices" in lines
+
+
+def test_the_first_run_draws_the_weights_and_all_others_get_them(train, recipe):
+    result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1, 2], repeats=2)
+    given = [call["initial_weights"] for call in train.calls]
+    assert given[0] is None
+    assert set(given[1:]) == {str(result.path / "torch-ddp-1-r0" / "initial_weights.safetensors")}
+
+
+def test_what_was_asked_reaches_every_run(train, recipe):
+    comparison.compare(
+        str(recipe), backends=["torch", "jax"], devices=[1], settings={"learning_rate": 0.1}, epochs=2, seed=7,
+        python={"jax": "/opt/python"}, batch_size=32, out="mine",
+    )  # fmt: skip
+    assert Path("mine/comparison.md").exists()
+    for call in train.calls:
+        assert (call["settings"], call["epochs"], call["seed"]) == ({"learning_rate": 0.1}, 2, 7)
+        assert (call["python"], call["batch_size"], call["recipe"]) == ({"jax": "/opt/python"}, 32, str(recipe))
+
+
+def test_weak_scaling_takes_the_recipes_batch_for_each_device(train, recipe):
+    train.end = {f"jax-data_parallel-{count}-r0": {"sample_order": f"{count}" * 64} for count in (1, 2)}
+    result = comparison.compare(recipe, backends=["jax"], devices=[1, 2], scaling="weak")
+    assert [call["batch_size"] for call in train.calls] == [64, 128]
+    assert "weak scaling, 64 samples for each device" in result.heading[0]
+
+
+def test_a_failed_run_is_kept_and_shown_and_the_others_are_made(train, recipe):
+    train.failures["torch-ddp-1-r0"] = RunFailed("process 0 was killed by SIGKILL\n    last line")
+    lines = []
+    result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1, 2], show=lines.append)
+    assert not result.ok and len(train.calls) == 4
+    assert "torch-ddp-1-r0 failed: process 0 was killed by SIGKILL" in result.remarks
+    assert "    failed: process 0 was killed by SIGKILL" in lines
+    assert (result.path / "torch-ddp-1-r0" / "outcome.json").exists()
+    assert train.calls[1]["initial_weights"] is None, "the first run left no weights, so the next one draws them"
+    assert train.calls[2]["initial_weights"] is not None
+
+
+def test_a_run_whose_supervisor_left_no_outcome_has_failed(train, recipe, monkeypatch):
+    def without_outcome(*arguments, out, **named):
+        train(*arguments, out=out, **named)
+        (Path(out) / "outcome.json").unlink()
+        raise RunFailed("the supervisor stopped")
+
+    monkeypatch.setattr(training, "train", without_outcome)
+    result = comparison.compare(recipe, backends=["jax"], devices=[1])
+    assert result.remarks[0] == "jax-data_parallel-1-r0 failed: the supervisor stopped"
+
+
+def test_what_is_wrong_with_the_recipe_stops_at_the_first_run(train, recipe):
+    train.failures["torch-ddp-1-r0"] = UsageError("the recipe returns None")
+    with pytest.raises(UsageError, match="returns None"):
+        comparison.compare(recipe, backends=["torch", "jax"], devices=[1])
+    assert len(train.calls) == 1
+
+
+def test_an_interruption_ends_the_study(train, recipe):
+    train.failures["jax-data_parallel-1-r0"] = Interrupted("stopped by SIGINT", 2)
+    with pytest.raises(Interrupted):
+        comparison.compare(recipe, backends=["torch", "jax"], devices=[1, 2])
+    assert len(train.calls) == 2
+
+
+def test_runs_that_turn_out_to_differ_are_refused_and_kept(train, recipe):
+    train.end["jax-data_parallel-1-r0"] = {"initial_weights": "00" * 32}
+    with pytest.raises(NotComparable, match="initial weights: .* the runs are kept in studies/"):
+        comparison.compare(recipe, backends=["torch", "jax"], devices=[1])
+    assert len(list(Path("studies").glob("*/*/outcome.json"))) == 2
+    assert not list(Path("studies").glob("*/comparison.json"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"recipe": "tinny"}, "no recipe 'tinny'"),
+        ({"backends": ["torch", "jxa"]}, "no backend 'jxa' (did you mean 'jax'?)"),
+        ({"backends": []}, "--backends is []"),
+        ({"backends": "torch"}, "--backends is 'torch'; it is a list"),
+        ({"backends": ["jax", "jax"]}, "names something twice"),
+        ({"devices": [0, 1]}, "--devices is 0; it is a count of at least 1"),
+        ({"devices": [1, 2, 2]}, "names something twice"),
+        ({"devices": 2}, "--devices is 2; it is a list"),
+        ({"scaling": "strng"}, "did you mean 'strong'"),
+        ({"repeats": 0}, "--repeats is 0"),
+        ({"epochs": -1}, "--epochs is -1"),
+        ({"batch_size": 0}, "--batch-size is 0"),
+        ({"settings": {"epoch": 3}}, "tiny has no setting 'epoch' (did you mean 'epochs'?)"),
+        ({"device_kind": "tpu"}, "--device-kind is 'tpu'"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(train, recipe, asked, said):
+    arguments = {"recipe": recipe, "backends": ["torch", "jax"], "devices": [1, 2], **asked}
+    with pytest.raises(UsageError) as caught:
+        comparison.compare(arguments.pop("recipe"), **arguments)
+    assert said in str(caught.value)
+    assert not train.calls and not Path("studies").exists()
+
+
+def test_weak_scaling_needs_a_batch_size(train, tmp_path):
+    path = tmp_path / "fixed.py"
+    path.write_text("def recipe(*, epochs=1):\n    ...\n")
+    with pytest.raises(UsageError, match="--scaling weak needs --batch-size"):
+        comparison.compare(path, scaling="weak")
+
+
+def test_a_missing_framework_is_found_before_the_first_backend_trains(train, recipe, monkeypatch):
+    def interpreter(backend, python=None):
+        if backend == "jax":
+            raise MissingEnvironment("no jax")
+        return sys.executable
+
+    monkeypatch.setattr(environment, "interpreter", interpreter)
+    with pytest.raises(MissingEnvironment):
+        comparison.compare(recipe)
+    assert not train.calls and not Path("studies").exists()
+
+
+def test_too_few_gpus_are_found_before_anything_starts(train, recipe):
+    with pytest.raises(MissingEnvironment, match="found no visible GPUs"):
+        comparison.compare(recipe, device_kind="gpu")
+    assert not train.calls and not Path("studies").exists()
+
+
+def test_a_study_is_not_written_into_a_directory_in_use(train, recipe, tmp_path):
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").write_text("")
+    with pytest.raises(UsageError, match="not an empty directory"):
+        comparison.compare(recipe, out="used")
+    with pytest.raises(UsageError, match="not an empty directory"):
+        comparison.compare(recipe, out=recipe)
