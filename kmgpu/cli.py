@@ -222,6 +222,8 @@ def runs(
         return
     for run in chosen:
         shutil.rmtree(run.path)
+        if (run.path.parent / "study.json").exists() and not find([run.path.parent]):
+            shutil.rmtree(run.path.parent)  # a study without runs
     print(f"Removed {len(chosen)}.")
 
 
@@ -275,10 +277,17 @@ def _pythons(words: list[str] | None) -> dict[str, str]:
 
 
 def _named(known: list[Run], names: list[str]) -> list[Run]:
-    chosen = [run for run in known if run.name in names or str(run.path) in [name.rstrip("/") for name in names]]
+    """Return the runs with these names or paths; a study's path stands for all its runs."""
+    chosen = []
     for name in names:
-        if not any(name.rstrip("/") in (run.name, str(run.path)) for run in chosen):
+        word = name.rstrip("/").removeprefix("./")
+        found = [run for run in known if word in (str(run.path), str(run.path.parent))]
+        found = found or [run for run in known if run.name == word]
+        if not found:
             raise UsageError(f"no run {name!r} in ./runs and ./studies; `kmgpu runs` lists them")
+        if found[0].name == word and len(found) > 1:  # each study has its torch-ddp-1-r0
+            raise UsageError(f"{len(found)} runs are named {name!r}; give the path of one, as `kmgpu runs` lists it")
+        chosen += [run for run in found if run not in chosen]
     return chosen
 
 

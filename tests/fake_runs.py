@@ -50,7 +50,7 @@ def _write_events(rundir: RunDir, of: Job, start: dict, end: dict) -> None:
         "processes": of.devices if of.backend == "torch" else 1, "batch_size": batch,
         "per_device_batch": [batch // of.devices] * of.devices, "rows": 1437, "steps_per_epoch": steps,
         "epochs": epochs, "learning_rate": 1e-3, "precision": {"dtype": "float32"}, "threads_per_process": 2,
-        "parameters": 5450, "initial_weights": WEIGHTS,
+        "parameters": 5450, "initial_weights": WEIGHTS, "compiled": of.backend == "jax" and "jit",
     }  # fmt: skip
     events.write("start", **{**facts, **start})
     each = STEP_SECONDS[of.backend] / of.devices**0.6 * batch / 64

@@ -252,3 +252,19 @@ def test_clean_removes_named_runs_after_asking(capsys, monkeypatch):
     assert [path.name for path in Path("runs").iterdir()] == ["two"]
 
 
+def test_a_name_that_several_studies_have_removes_nothing(capsys):
+    for study in ("s", "t"):
+        fake_runs.write(Path("studies", study, "a"), fake_runs.job())
+    code, _, err = kmgpu(capsys, "runs", "--clean", "--yes", "a")
+    assert code == 2 and "2 runs are named 'a'" in err and len(list(Path("studies").glob("*/a"))) == 2
+
+
+def test_a_study_is_cleaned_by_its_path(capsys):
+    for name in ("a", "b"):
+        fake_runs.write(Path("studies/s", name), fake_runs.job())
+    Path("studies/s/study.json").write_text("{}")
+    fake_runs.write(Path("studies/t/a"), fake_runs.job())
+    assert "Removed 2" in kmgpu(capsys, "runs", "--clean", "--yes", "./studies/s/")[1]
+    assert [path.name for path in Path("studies").iterdir()] == ["t"]
+
+

@@ -117,6 +117,10 @@ def test_what_differs_is_named_with_who_has_which_value(make, differing, said):
     assert caught.value.exit_code == 4
 
 
+def test_a_learning_rate_read_back_as_float32_is_no_difference(make):
+    comparable.check([make("torch"), make("jax", start={"learning_rate": float(np.float32(1e-3))})])
+
+
 def test_switches_that_only_one_framework_has_are_no_difference(make):
     comparable.check([make("torch"), make("jax", start={"precision": {"dtype": "float32", "matmul": "highest"}})])
 
@@ -189,7 +193,8 @@ def test_heading_says_what_was_compared_and_that_it_was_held_equal(study):
     said = "\n".join(tables.heading(study, "strong"))
     for part in (
         "digits_cnn: strong scaling", "global batch of 64", "virtual CPU devices on 2 cores", "these are not GPUs",
-        "3f2a91c0", "77be01aa", "over 6 runs", "same-math track", "dtype float32", "torch 2.13.0 (ddp)", "Keras 3.15.1",
+        "3f2a91c0", "77be01aa", "over 6 runs", "same-math track", "dtype float32", "Keras 3.15.1",
+        "torch 2.13.0 (ddp, not compiled)", "jax 0.10.2 (data_parallel, jit)",
     ):  # fmt: skip
         assert part in said
 

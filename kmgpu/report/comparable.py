@@ -67,6 +67,8 @@ def _differing(name: str, values: Sequence[tuple[Run, Any]]) -> list[str]:
     """One clause that says who has which value, or none where all are equal."""
     holders: dict[str, list[str]] = {}
     for run, value in values:
+        if isinstance(value, float):
+            value = float(f"{value:.6g}")  # a learning rate comes back as float32 from one framework, not from another
         holders.setdefault(dumps(value), []).append(run.name)
     if len(holders) <= 1:
         return []
@@ -74,8 +76,7 @@ def _differing(name: str, values: Sequence[tuple[Run, Any]]) -> list[str]:
 
 
 def _precision(run: Run) -> dict[str, Any]:
-    stated = run.start.get("precision") or {}
-    return stated if isinstance(stated, dict) else {"": stated}
+    return run.start.get("precision") or {}
 
 
 def _short(value: str) -> str:

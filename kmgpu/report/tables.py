@@ -29,7 +29,7 @@ def heading(runs: Sequence[Run], scaling: str) -> list[str]:
         f"Devices: {_devices(first)}.",
         f"Held equal: {_held_equal([run for run in runs if run.ok], scaling)}.",
         f"Trained: {start.get('epochs')} epochs of {start.get('rows')} rows, seed {job.seed}, learning rate "
-        f"{start.get('learning_rate')}, {job.track} track{_precision(start.get('precision'))}.",
+        f"{_text(start.get('learning_rate'), '{:.6g}')}, {job.track} track{_precision(runs)}.",
         f"Versions: {_versions(runs)}.",
     ]
 
@@ -106,7 +106,8 @@ def terminal(said: Sequence[str], rows: Sequence[Row], wary: Sequence[str], widt
         previous = row.backend
         cells = [Text(column.text(row)) for column in columns(rows, narrow)]  # Text: a name is never markup
         table.add_row(*cells, style=None if row.runs else "red")
-    return Group(*map(Text, said), "", table, "", *(Text(sentence, style="yellow") for sentence in wary))
+    below = [Text(sentence, style="yellow") for sentence in wary]
+    return Group(*map(Text, said), Text(), table, *([Text(), *below] if below else []))
 
 
 def markdown(said: Sequence[str], rows: Sequence[Row], wary: Sequence[str]) -> str:
@@ -166,18 +167,21 @@ def _held_equal(good: Sequence[Run], scaling: str) -> str:
     )
 
 
-def _precision(stated: Any) -> str:
-    if isinstance(stated, dict):
-        stated = ", ".join(f"{key} {value}" for key, value in stated.items())
-    return f", {stated}" if stated else ""
+def _precision(runs: Sequence[Run]) -> str:
+    """Every switch that some framework has; comparable runs that have the same one have it in the same position."""
+    stated = {key: value for run in runs for key, value in (run.start.get("precision") or {}).items()}
+    return "".join(f", {key} {str(value).lower()}" for key, value in stated.items())
 
 
 def _versions(runs: Sequence[Run]) -> str:
-    frameworks = {
-        f"{run.start['framework']} ({run.job.strategy})": None for run in runs if run.start.get("framework")
-    }
+    told = [run for run in runs if run.start.get("framework")]
+    frameworks = {f"{run.start['framework']} ({run.job.strategy}{_compiled(run)})": None for run in told}
     kerases = {f"Keras {run.start['keras']}": None for run in runs if run.start.get("keras")}
     return ", ".join([*frameworks, *kerases]) or "unknown, for no run got as far as to say"
+
+
+def _compiled(run: Run) -> str:
+    return f", {run.start['compiled'] or 'not compiled'}" if "compiled" in run.start else ""
 
 
 def _text(value: Any, form: str) -> str:
