@@ -37,6 +37,9 @@ class Adapter(Protocol):
     def facts(self) -> dict[str, Any]:
         """What the framework itself says: version, device names, precision as read back."""
 
+    def reset(self, seed: int) -> None:
+        """Forget what earlier recipes left in Keras, and seed Python, NumPy, Keras and the framework."""
+
     def scope(self) -> AbstractContextManager[Any]:
         """Context in which the recipe's file is imported and its Keras objects are made."""
 

@@ -1,0 +1,212 @@
+"""JAX: keras.distribution.DataParallel in one process, with a jitted step over Keras's stateless API.
+
+The step is a program over the global batch; XLA splits it over the devices. So losses, batch statistics, metrics and
+random masks are those of one device by construction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from kmgpu.backends import keras_common as common
+from kmgpu.backends.adapter import Place
+from kmgpu.data.loader import Batch
+from kmgpu.errors import MissingEnvironment
+from kmgpu.recipe import Recipe
+
+keras = common.import_keras("jax")
+
+_devices: list[Any] = []
+
+
+def start(place: Place) -> None:
+    """Initialise the devices of this process."""
+    jax.config.update("jax_default_matmul_precision", "highest")
+    if place.device_kind == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", place.devices)
+        _devices[:] = jax.devices()
+        return
+    try:
+        found = jax.devices("gpu")
+    except RuntimeError:
+        found = []
+    chosen = place.device_ids or tuple(range(place.devices))
+    if len(found) <= max(chosen):
+        raise MissingEnvironment(
+            f"JAX sees {len(found)} GPUs, the run asks for device {max(chosen)}; "
+            "install jax[cuda13] or use --device-kind cpu"
+        )
+    _devices[:] = [found[index] for index in chosen]
+
+
+def lost_peer(error: BaseException) -> bool:
+    """There is only one process."""
+    return False
+
+
+class Adapter:
+    """DataParallel on the first ``devices`` devices of this process."""
+
+    one_process_per_device = False
+    process, processes = 0, 1
+
+    def __init__(self, place: Place, devices: int):
+        self.devices = devices
+        self._used = _devices[:devices]
+        mesh = Mesh(np.array(self._used), ("batch",))
+        self._rows = NamedSharding(mesh, PartitionSpec("batch"))
+        self._everywhere = NamedSharding(mesh, PartitionSpec())
+        self._place = place
+
+    def facts(self) -> dict[str, Any]:
+        return common.model_facts(self.model) | {
+            "framework": f"jax {jax.__version__}",
+            "devices": [str(device) for device in self._used],
+            "precision": {"dtype": keras.config.floatx(), "matmul": jax.config.jax_default_matmul_precision},
+            "compiled": "jit",
+            "threads": self._place.threads,
+        }
+
+    def reset(self, seed: int) -> None:
+        keras.backend.clear_session()
+        common.set_seed(seed)
+
+    @contextlib.contextmanager
+    def scope(self) -> Any:
+        distribution = keras.distribution.DataParallel(devices=self._used, auto_shard_dataset=False)
+        keras.distribution.set_distribution(distribution)
+        yield
+
+    def prepare(self, recipe: Recipe, sample: Batch, options: dict[str, Any]) -> list[str]:
+        self.model = recipe.model
+        common.build(self.model, (sample.x, sample.y, sample.sample_weight))
+        self.plan = common.Plan((), ())
+        self._train = jax.jit(self._train_program, static_argnames="size", donate_argnums=0)
+        self._evaluate = jax.jit(self._evaluate_program, static_argnames="size", donate_argnums=0)
+        self._predict = jax.jit(self._predict_program, static_argnames="size")
+        self._pull()
+        return []
+
+    def _pull(self) -> None:
+        """Take the state from Keras's variables; the steps carry it from then on."""
+        model = self.model
+        lists = (
+            model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables,
+        )
+        self._variables = lists
+        self._state = [[jax.device_put(np.asarray(v.value), self._everywhere) for v in group] for group in lists]
+
+    def _push(self) -> None:
+        """Give the state back to Keras's variables."""
+        for group, values in zip(self._variables, self._state, strict=True):
+            for variable, value in zip(group, values, strict=True):
+                variable._value = value
+
+    def put(self, batch: Batch) -> Any:
+        """Rows are padded to a multiple of the devices; the programs drop the padding before anything else."""
+        padding = -batch.size % self.devices
+
+        def place(array: np.ndarray | None) -> Any:
+            if array is None:
+                return None
+            array = common.as_keras(array)
+            if padding:
+                array = np.concatenate([array, np.zeros((padding, *array.shape[1:]), array.dtype)])
+            return jax.device_put(array, self._rows)
+
+        trees = keras.tree.map_structure(place, (batch.x, batch.y, batch.sample_weight))
+        return trees, batch.size
+
+    def _gradients(self, state: Any, trees: Any, size: int) -> Any:
+        trainable, other, slots, metrics = state
+        x, y, sample_weight = keras.tree.map_structure(lambda a: None if a is None else a[:size], trees)
+        compute = jax.value_and_grad(self.model.compute_loss_and_updates, has_aux=True)
+        (_, (loss, outputs, other, metrics)), grads = compute(
+            trainable, other, metrics, x, y, sample_weight, training=True, optimizer_variables=slots
+        )
+        metrics = self._update_metrics(metrics, x, y, outputs, sample_weight)
+        return loss, grads, other, metrics
+
+    def _update_metrics(self, metrics: Any, x: Any, y: Any, outputs: Any, sample_weight: Any) -> Any:
+        variables = self.model.metrics_variables
+        with keras.StatelessScope(state_mapping=zip(variables, metrics, strict=True)) as scope:
+            common.update_metrics(self.model, x, y, outputs, sample_weight)
+        new = [scope.get_current_value(variable) for variable in variables]
+        return [old if value is None else value for old, value in zip(metrics, new, strict=True)]
+
+    def _train_program(self, state: Any, trees: Any, size: int) -> Any:
+        trainable, _, slots, _ = state
+        loss, grads, other, metrics = self._gradients(state, trees, size)
+        trainable, slots = self.model.optimizer.stateless_apply(slots, grads, trainable)
+        return self._replicated([trainable, other, slots, metrics]), loss
+
+    def _evaluate_program(self, state: Any, trees: Any, size: int) -> Any:
+        trainable, other, slots, metrics = state
+        x, y, sample_weight = keras.tree.map_structure(lambda a: None if a is None else a[:size], trees)
+        _, (loss, outputs, _, metrics) = self.model.compute_loss_and_updates(
+            trainable, other, metrics, x, y, sample_weight, training=False
+        )
+        metrics = self._update_metrics(metrics, x, y, outputs, sample_weight)
+        return self._replicated([trainable, other, slots, metrics]), loss
+
+    def _predict_program(self, state: Any, trees: Any, size: int) -> Any:
+        x = keras.tree.map_structure(lambda a: None if a is None else a[:size], trees)[0]
+        training = {"training": False} if self.model._call_has_training_arg else {}
+        outputs, _ = self.model.stateless_call(state[0], state[1], x, **training)
+        return jax.lax.with_sharding_constraint(outputs, self._everywhere)
+
+    def _replicated(self, state: Any) -> Any:
+        return jax.lax.with_sharding_constraint(state, self._everywhere)
+
+    def train_step(self, batch: Any) -> Any:
+        self._state, loss = self._train(self._state, *batch)
+        return loss
+
+    def evaluate_step(self, batch: Any) -> Any:
+        self._state, loss = self._evaluate(self._state, *batch)
+        return loss
+
+    def losses(self, handles: Sequence[Any]) -> list[float]:
+        return [float(value) for value in jax.device_get(list(handles))]
+
+    def metrics(self) -> dict[str, float]:
+        results = common.metric_results(self.model, [np.asarray(value) for value in self._state[3]])
+        self._push()
+        self.model.reset_metrics()
+        self._pull()
+        return results
+
+    def predict(self, batch: Any) -> Any:
+        return keras.tree.map_structure(np.asarray, self._predict(self._state, *batch))
+
+    def gather(self, values: np.ndarray) -> np.ndarray:
+        return values[None]
+
+    def variables(self) -> list[tuple[str, list[np.ndarray]]]:
+        self._push()
+
+        def each(variable: Any) -> list[np.ndarray]:
+            return [np.asarray(shard.data) for shard in variable.value.addressable_shards]
+
+        return [(variable.path, each(variable)) for variable in self.model.weights]
+
+    def assign(self, values: Sequence[np.ndarray]) -> None:
+        self._push()
+        for variable, value in zip(self.model.weights, values, strict=True):
+            variable.assign(value)
+        self._pull()
+
+    def peak_bytes(self) -> int | None:
+        if self._place.device_kind == "cpu":
+            return None
+        return max(device.memory_stats()["peak_bytes_in_use"] for device in self._used)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,478 @@
+"""What the adapters share about Keras: its import, the exact loss of a shared batch, metrics and variables.
+
+Keras reduces a loss, a mask or batch statistics over the rows it is given. On a replica these are only its share of the
+global batch, so a mean becomes a mean of means. Here the few places where Keras reduces over rows ask ``sharding()``
+how the rows lie, and take numerators from the share and denominators from the whole batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kmgpu.errors import UsageError
+
+FRAMEWORKS = {"torch": ("torch",), "tensorflow": ("tensorflow",), "jax": ("jax", "jaxlib")}
+
+
+def import_keras(backend: str) -> Any:
+    """Import Keras on one backend, the other frameworks blocked meanwhile, with Keras's own defaults.
+
+    Keras on torch and on TensorFlow imports JAX by itself; a user's keras.json could change dtype or image layout.
+    """
+    os.environ["KERAS_BACKEND"] = backend
+    others = {name for key, names in FRAMEWORKS.items() if key != backend for name in names}
+    with _blocked(others):
+        import keras
+        from keras.src.utils import module_utils
+    for name in others & {"tensorflow", "jax"}:
+        # Keras imports the others to ask whether an object is of their kind: they are there once a recipe has them.
+        lazy = getattr(module_utils, name)
+        imported = property(lambda self: self.name in sys.modules)
+        lazy.__class__ = type("OnlyIfImported", (type(lazy),), {"available": imported})
+    if keras.backend.backend() != backend:
+        raise UsageError(f"Keras runs on {keras.backend.backend()!r} in this process, the run asked for {backend!r}")
+    keras.config.set_floatx("float32")
+    keras.config.set_epsilon(1e-7)
+    keras.config.set_image_data_format("channels_last")
+    _install()
+    return keras
+
+
+@contextlib.contextmanager
+def _blocked(names: set[str]) -> Iterator[None]:
+    """Within this context the packages seem not to be installed, unless they are imported already."""
+
+    class Blocker(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+            return importlib.machinery.ModuleSpec(name, self) if name.partition(".")[0] in names else None
+
+        def create_module(self, spec: Any) -> Any:
+            raise ModuleNotFoundError(f"{spec.name} is blocked while Keras is imported on another backend", name=spec.name)
+
+    blocker = Blocker()
+    sys.meta_path.insert(0, blocker)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(blocker)
+
+
+# --- how the rows of a batch lie on the replicas ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How the rows of one global batch lie on the replicas, while a step is run or traced."""
+
+    count: int = 1  # replicas that share the batch; 1: this replica has all rows
+    index: int = 0  # of this replica
+    first: int = 0  # position in the global batch of this replica's first row
+    rows: int = 1  # of this replica
+    size: int = 1  # of the global batch
+    all_sum: Callable[[Any], Any] = lambda tensor: tensor  # over the replicas; differentiable
+    batch_norm: str = "global"
+    counts: bool = True  # whether metrics count this replica's rows; not where several replicas have the same rows
+    loss_scale: float = 1.0  # what the losses that layers add are multiplied by, beside the share of rows
+
+    @property
+    def share(self) -> float:
+        return self.rows / self.size
+
+    def whole(self, count: int) -> int | float:
+        """Return the number over the whole batch of what this replica has ``count`` of, row by row."""
+        product = count * self.size
+        return product // self.rows if product % self.rows == 0 else product / self.rows
+
+
+_state = threading.local()  # MirroredStrategy runs its replicas in threads
+
+
+def sharding() -> Sharding:
+    return getattr(_state, "sharding", None) or Sharding()
+
+
+@contextlib.contextmanager
+def use(value: Sharding) -> Iterator[None]:
+    """Within this context the calling thread is a replica with these rows."""
+    before = getattr(_state, "sharding", None)
+    _state.sharding = value
+    try:
+        yield
+    finally:
+        _state.sharding = before
+
+
+# --- where Keras reduces over rows ------------------------------------------------------------------------------------
+
+
+def _install() -> None:
+    """Replace Keras 3.15's reductions over rows by ones that know of the whole batch (tests/test_keras_common.py)."""
+    import keras
+    from keras.src.losses import loss as loss_module
+    from keras.src.trainers import trainer
+
+    loss_module.reduce_weighted_values = _reduce_weighted_values
+    loss_module.scale_loss_for_distribution = lambda value: value  # the adapters combine replicas themselves
+    loss_module.unscale_loss_for_distribution = _whole_loss_for_tracker
+    backend_trainer = keras.Model.__mro__  # TensorFlow's trainer overrides the hook to divide by its replicas
+    for cls in backend_trainer:
+        if cls.__module__.startswith("keras.src.backend.") and "_aggregate_additional_loss" in vars(cls):
+            del cls._aggregate_additional_loss
+    trainer.Trainer._aggregate_additional_loss = _aggregate_additional_loss
+    keras.layers.BatchNormalization._moments = _moments
+    _route_seeds()
+
+
+def _route_seeds() -> None:
+    """Give each replica its own stream: the replica's index is folded into every seed that is drawn in a step."""
+    import keras
+    from keras.src import backend
+
+    module = backend.random
+    original = module.draw_seed
+
+    def draw_seed(seed: Any) -> Any:
+        drawn = original(seed)
+        index = sharding().index
+        if index == 0:
+            return drawn
+        offset = keras.ops.convert_to_tensor(np.array([index * 0x9E3779B % 2**31, 0]), dtype=drawn.dtype)
+        return drawn + offset
+
+    module.draw_seed = draw_seed
+    dropout = module.dropout
+
+    def seeded_dropout(inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
+        # Keras on torch draws from torch's global generator for an unseeded layer, which no seed state describes.
+        if noise_shape is None and getattr(seed, "_initial_seed", 0) is None:
+            noise_shape = tuple(inputs.shape)
+        return dropout(inputs, rate, noise_shape=noise_shape, seed=seed)
+
+    if keras.backend.backend() == "torch":
+        module.dropout = seeded_dropout
+
+
+def _size(tensor: Any) -> int:
+    return int(np.prod(tuple(tensor.shape), dtype=np.int64))
+
+
+def _reduce_weighted_values(
+    values: Any,
+    sample_weight: Any = None,
+    mask: Any = None,
+    reduction: str | None = "sum_over_batch_size",
+    dtype: Any = None,
+) -> Any:
+    """Keras's reduction of per-sample losses (keras/src/losses/loss.py), the denominators over the whole batch.
+
+    On a replica the result is its part of the loss: the parts of all replicas add up to the loss of the batch.
+    Reduction "none" gives the sum, which is what the gradient of unreduced losses is.
+    """
+    from keras import ops
+    from keras.src.losses import loss as loss_module
+
+    here = sharding()
+    reduction = loss_module.standardize_reduction(reduction)
+    values = ops.convert_to_tensor(values, dtype=dtype)
+    if sample_weight is not None:
+        sample_weight = ops.convert_to_tensor(sample_weight, dtype=dtype)
+    if mask is not None:
+        weight = ops.cast(ops.convert_to_tensor(mask, dtype="bool"), values.dtype)
+        if reduction in ("mean", "sum_over_batch_size"):
+            valid = here.all_sum(ops.sum(weight))
+            weight = weight * ops.divide_no_nan(ops.cast(here.whole(_size(mask)), values.dtype), valid)
+        if sample_weight is not None:
+            sample_weight = ops.cast(sample_weight, values.dtype)
+            weight, sample_weight = loss_module.squeeze_or_expand_to_same_rank(weight, sample_weight)
+            weight = sample_weight * weight
+        sample_weight = weight
+    if sample_weight is not None:
+        sample_weight = ops.cast(sample_weight, values.dtype)
+        values, sample_weight = loss_module.squeeze_or_expand_to_same_rank(values, sample_weight)
+        values = values * sample_weight
+    if tuple(values.shape) == ():
+        return values  # a loss of the whole batch already; the adapters gather for those
+    total = ops.sum(values)
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        return ops.divide_no_nan(total, here.all_sum(ops.cast(ops.sum(sample_weight), total.dtype)))
+    if reduction in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
+        return ops.divide_no_nan(total, ops.cast(here.whole(_size(values)), total.dtype))
+    return total
+
+
+def _whole_loss_for_tracker(value: Any) -> Any:
+    """Scale a replica's part of an output's loss so that Keras's row-weighted means of the replicas add up to it."""
+    return value / sharding().share
+
+
+def _aggregate_additional_loss(self: Any, loss: Any) -> Any:
+    """Return a loss that a layer adds, as this replica's part: penalties and means over rows count by their share."""
+    from keras import backend, ops
+
+    here = sharding()
+    if not backend.is_float_dtype(loss.dtype):
+        loss = ops.cast(loss, dtype=backend.floatx())
+    return ops.sum(loss) * (here.share * here.loss_scale)
+
+
+def _moments(self: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
+    """Batch statistics over the rows of all replicas, in two passes as JAX computes them; shape (channels,)."""
+    from keras import backend, ops
+
+    here = sharding()
+    all_sum = here.all_sum if here.batch_norm == "global" else (lambda tensor: tensor)
+    axes = list(self._reduction_axes)
+    if mask is None:
+        weights: Any = None
+        local = _size(inputs) // inputs.shape[self.axis]
+        count: Any = ops.cast(here.whole(local) if here.batch_norm == "global" else local, inputs.dtype)
+    else:
+        weights = ops.cast(ops.broadcast_to(ops.expand_dims(mask, axis=-1), ops.shape(inputs)), inputs.dtype)
+        count = all_sum(ops.sum(weights, axis=axes)) + backend.epsilon()
+    shape = [1] * len(inputs.shape)
+    shape[self.axis] = inputs.shape[self.axis]
+    masked = inputs if weights is None else ops.where(ops.cast(weights, "bool"), inputs, 0)
+    mean = all_sum(ops.sum(masked, axis=axes)) / count
+    square = ops.square(inputs - ops.reshape(mean, shape))
+    square = square if weights is None else ops.where(ops.cast(weights, "bool"), square, 0)
+    return mean, all_sum(ops.sum(square, axis=axes)) / count
+
+
+# --- the loss and the metrics of a share of a batch -------------------------------------------------------------------
+
+_COUPLED_LOSSES = {"Circle", "circle"}
+_COUPLED_WITHOUT_AXIS = {"Dice", "dice", "Tversky", "tversky"}  # axis=None reduces over the rows too
+
+
+def own_rows_only(loss: Any) -> bool:
+    """Whether a Keras loss gives each row a value that depends on this row alone, so that replicas need not meet."""
+    function = getattr(loss, "fn", None)
+    names = {type(loss).__name__, getattr(function, "__name__", "")}
+    if not type(loss).__module__.startswith("keras.src.losses."):
+        return False
+    if function is not None and not getattr(function, "__module__", "").startswith("keras.src."):
+        return False
+    if names & _COUPLED_LOSSES:
+        return False
+    settings = getattr(loss, "_fn_kwargs", {})
+    axis = getattr(loss, "axis", settings.get("axis", None if names & _COUPLED_WITHOUT_AXIS else -1))
+    axes = axis if isinstance(axis, (list, tuple)) else [axis]
+    return all(a == -1 or (a is not None and a > 0) for a in axes)
+
+
+def adds_up(metric: Any) -> bool:
+    """Whether a metric's states over the rows of several replicas add up to its state over all rows."""
+    from keras.src.trainers import compile_utils
+
+    if isinstance(metric, compile_utils.CompileMetrics):
+        return all(adds_up(inner) for inner in metric.metrics)
+    if isinstance(metric, compile_utils.MetricsList):
+        return all(adds_up(inner) for inner in metric.metrics)
+    if not type(metric).__module__.startswith("keras.src.metrics."):
+        return False
+    function = getattr(metric, "_fn", None)
+    return function is None or getattr(function, "__module__", "").startswith("keras.src.")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recipe needs in a step beyond its own rows."""
+
+    gather_loss: tuple[str, ...]  # why the loss is computed over the whole batch on every replica; empty: it is not
+    gather_metrics: tuple[str, ...]  # the same of the metrics
+
+    def notes(self, devices: int) -> list[str]:
+        if devices == 1:
+            return []
+        notes = []
+        if self.gather_loss:
+            notes.append(f"the outputs are gathered for the loss: {'; '.join(self.gather_loss)}")
+        if self.gather_metrics:
+            notes.append(f"the outputs are gathered for the metrics: {', '.join(self.gather_metrics)}")
+        return notes
+
+
+def make_plan(model: Any, loss_gather: str = "auto") -> Plan:
+    """Look at a built model's loss and metrics and return what they need."""
+    import keras
+
+    reasons = []
+    if type(model).compute_loss is not keras.Model.compute_loss:
+        reasons.append(f"{type(model).__name__}.compute_loss may look at all rows")
+    if model._compile_loss is not None:
+        for _, loss, _, _ in model._compile_loss._flat_losses:
+            if not own_rows_only(loss):
+                name = getattr(getattr(loss, "fn", None), "__name__", type(loss).__name__)
+                reasons.append(f"the loss {name} may look at all rows")
+    if loss_gather == "on" and not reasons:
+        reasons.append("asked for by loss_gather")
+    if loss_gather == "off":
+        reasons = []
+    trackers = [m for m in model.metrics if m is not model._loss_tracker]
+    own = [] if model._compile_loss is None else list(model._compile_loss.metrics)
+    coupled = [m.name for m in trackers if m not in own and not adds_up(m)]
+    if type(model).compute_metrics is not keras.Model.compute_metrics:
+        coupled.append(f"{type(model).__name__}.compute_metrics")
+    if reasons and trackers:
+        coupled = coupled or ["with the loss"]
+    return Plan(tuple(dict.fromkeys(reasons)), tuple(coupled))
+
+
+def local_loss(model: Any, plan: Plan, x: Any, y: Any, sample_weight: Any, training: bool) -> tuple[Any, Any]:
+    """Return this replica's part of the loss of the global batch, and its outputs; updates the metrics.
+
+    The parts of all replicas add up to the loss; so do their gradients. Where the outputs are gathered, every replica
+    computes the whole loss L: its part is L / replicas, and gradients flow back to the rows of every replica.
+    """
+    from keras import ops
+
+    here = sharding()
+    shared = here.count > 1
+    outputs = call(model, x, training)
+    rows = (x, y, outputs, sample_weight)
+    gathered = _gather(rows) if shared and (plan.gather_loss or plan.gather_metrics) else rows
+    with contextlib.nullcontext() if here.counts else restored(model.metrics_variables):
+        if shared and plan.gather_loss:
+            gx, gy, gp, gw = gathered
+            # What layers add counts by the share of rows; it is in each replica's L, and L is divided by the replicas.
+            inner = Sharding(index=here.index, rows=here.size, size=here.size, loss_scale=here.share * here.count)
+            with use(inner):
+                loss = model._compute_loss(x=gx, y=gy, y_pred=gp, sample_weight=gw, training=training) / here.count
+        else:
+            loss = model._compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=training)
+        update_metrics(model, *(gathered if plan.gather_metrics else rows))
+    return ops.zeros(()) if loss is None else loss, outputs
+
+
+@contextlib.contextmanager
+def restored(variables: Sequence[Any]) -> Iterator[None]:
+    """After this context the variables have the values from before it."""
+    from keras import ops
+
+    before = [ops.copy(variable.value) for variable in variables]
+    yield
+    for variable, value in zip(variables, before, strict=True):
+        variable.assign(value)
+
+
+def call(model: Any, x: Any, training: bool) -> Any:
+    return model(x, training=training) if model._call_has_training_arg else model(x)
+
+
+def update_metrics(model: Any, x: Any, y: Any, outputs: Any, sample_weight: Any) -> None:
+    import keras
+
+    if type(model).compute_metrics is not keras.Model.compute_metrics:
+        model.compute_metrics(x, y, outputs, sample_weight)
+    elif model._compile_metrics is not None:
+        model._compile_metrics.update_state(y, outputs, sample_weight)
+
+
+def _gather(tree: Any) -> Any:
+    """Return a tree of tensors with the rows of all replicas; the tensors' masks are gathered with them."""
+    import keras
+    from keras import ops
+    from keras.src import backend
+
+    here = sharding()
+
+    def one(tensor: Any) -> Any:
+        if tensor is None:
+            return None
+        if len(tensor.shape) == 0:
+            raise UsageError("an output without a batch axis cannot be gathered for the loss; give it one row per sample")
+        rows = tensor.shape[0]
+        before, whole = rows * here.first // here.rows, rows * here.size // here.rows
+        pad = [[before, whole - before - rows]] + [[0, 0]] * (len(tensor.shape) - 1)
+        dtype = backend.standardize_dtype(tensor.dtype)
+        wire = ops.cast(tensor, "int32") if dtype == "bool" else tensor
+        result = ops.cast(here.all_sum(ops.pad(wire, pad)), dtype)
+        mask = backend.get_keras_mask(tensor)
+        if mask is not None:
+            backend.set_keras_mask(result, one(mask))
+        return result
+
+    return keras.tree.map_structure(one, tree)
+
+
+# --- building, variables, metrics -------------------------------------------------------------------------------------
+
+
+def build(model: Any, sample: Any) -> None:
+    """Build the model, its loss, metrics and optimizer for batches like ``sample`` (x, y, sample_weight)."""
+    import keras
+
+    if not isinstance(model, keras.Model):
+        raise UsageError(f"the recipe's model is a {type(model).__name__}; it must be a compiled keras.Model")
+    if not model.compiled:
+        raise UsageError("the recipe's model is not compiled; call model.compile(optimizer=..., loss=...)")
+    for name in ("train_step", "test_step"):
+        if not getattr(model, name).__func__.__module__.startswith("keras.src."):
+            raise UsageError(
+                f"{type(model).__name__} overrides {name}, which is not portable between backends; "
+                "override compute_loss or compute_metrics instead"
+            )
+    model._symbolic_build(data_batch=sample)
+    if not model.trainable_variables:
+        raise UsageError("the recipe's model has no trainable weights")
+    model.optimizer.build(model.trainable_variables)
+
+
+def as_keras(array: np.ndarray) -> np.ndarray:
+    """Return an array as Keras's fit takes it: floats in floatx, contiguous and writable; strings are refused."""
+    import keras
+
+    if array.dtype.kind in "SUO":
+        raise UsageError(f"the data hold {array.dtype}; turn them into numbers in the data, not in the model")
+    dtype = keras.config.floatx() if array.dtype.kind == "f" else array.dtype
+    return np.require(array, dtype=dtype, requirements=["C", "W"])
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    from keras import ops
+
+    return np.array(ops.convert_to_numpy(tensor))
+
+
+def metric_results(model: Any, states: Sequence[Any]) -> dict[str, float]:
+    """Return the metrics whose variables hold ``states`` (in the order of ``model.metrics_variables``)."""
+    import keras
+    from keras import ops
+
+    mapping = [
+        (variable, ops.convert_to_tensor(state, dtype=variable.dtype))
+        for variable, state in zip(model.metrics_variables, states, strict=True)
+    ]
+    with keras.StatelessScope(state_mapping=mapping):
+        results = model.get_metrics_result()
+    flat = {}
+    for name, value in results.items():
+        array = np.asarray(ops.convert_to_numpy(value), dtype=np.float64)
+        if name != "loss":
+            flat[name] = float(array) if array.ndim == 0 else array.tolist()
+    return flat
+
+
+def set_seed(seed: int) -> None:
+    """Seed Python, NumPy, Keras and the backend."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+
+
+def model_facts(model: Any) -> dict[str, Any]:
+    """Return the number of parameters, and the learning rate or its schedule."""
+    rate = model.optimizer._learning_rate
+    value = float(to_numpy(model.optimizer.learning_rate))
+    named = value if hasattr(rate, "path") else f"{type(rate).__name__}, from {value:g}"
+    return {"parameters": model.count_params(), "learning_rate": named}

@@ -1,0 +1,225 @@
+"""TensorFlow: MirroredStrategy in one process, with a step of our own (NCCL on GPU).
+
+Gradients are summed before the optimizer sees them, so clipping, accumulation and loss scaling act on the gradient of
+the global batch; Keras's fit under MirroredStrategy applies them on each replica first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kmgpu.backends import keras_common as common
+from kmgpu.backends.adapter import Place
+from kmgpu.data.loader import Batch, split
+from kmgpu.errors import MissingEnvironment
+from kmgpu.recipe import Recipe
+
+keras = common.import_keras("tensorflow")
+
+_devices: list[str] = []
+
+
+def start(place: Place) -> None:
+    """Initialise the devices of this process."""
+    tf.config.threading.set_intra_op_parallelism_threads(place.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(place.threads)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    if place.device_kind == "gpu":
+        gpus = tf.config.list_physical_devices("GPU")
+        chosen = place.device_ids or tuple(range(place.devices))
+        if len(gpus) <= max(chosen):
+            raise MissingEnvironment(
+                f"TensorFlow sees {len(gpus)} GPUs, the run asks for device {max(chosen)}; "
+                "install tensorflow[and-cuda] or use --device-kind cpu"
+            )
+        gpus = [gpus[index] for index in chosen]
+        tf.config.set_visible_devices(gpus, "GPU")
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+    else:
+        tf.config.set_visible_devices([], "GPU")
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        logical = [tf.config.LogicalDeviceConfiguration() for _ in range(place.devices)]
+        tf.config.set_logical_device_configuration(cpu, logical)
+    _devices[:] = [device.name for device in tf.config.list_logical_devices(place.device_kind.upper())]
+
+
+def lost_peer(error: BaseException) -> bool:
+    """There is only one process."""
+    return False
+
+
+class Adapter:
+    """MirroredStrategy on the first ``devices`` devices of this process."""
+
+    one_process_per_device = False
+    process, processes = 0, 1
+
+    def __init__(self, place: Place, devices: int):
+        self.devices = devices
+        # Collectives of several strategies in one process mix up their keys on CPU (TensorFlow 2.21).
+        across = tf.distribute.NcclAllReduce() if place.device_kind == "gpu" else tf.distribute.ReductionToOneDevice()
+        self._strategy = tf.distribute.MirroredStrategy(_devices[:devices], cross_device_ops=across)
+        self._place = place
+
+    def facts(self) -> dict[str, Any]:
+        return common.model_facts(self.model) | {
+            "framework": f"tensorflow {tf.__version__}",
+            "devices": [name.removeprefix("/device:") for name in _devices[: self.devices]],
+            "precision": {
+                "dtype": keras.config.floatx(),
+                "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
+            },
+            "compiled": "tf.function",
+            "threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        }
+
+    def reset(self, seed: int) -> None:
+        keras.backend.clear_session()
+        common.set_seed(seed)
+
+    def scope(self) -> Any:
+        return self._strategy.scope()
+
+    def prepare(self, recipe: Recipe, sample: Batch, options: dict[str, Any]) -> list[str]:
+        self.model = recipe.model
+        self.batch_norm = recipe.batch_norm
+        with self.scope():
+            common.build(self.model, (sample.x, sample.y, sample.sample_weight))
+        self.plan = common.make_plan(self.model, options["loss_gather"])
+        self._functions: dict[Any, Any] = {}
+        return self.plan.notes(self.devices)
+
+    def put(self, batch: Batch) -> Any:
+        arrays = keras.tree.map_structure(
+            lambda array: None if array is None else common.as_keras(array), (batch.x, batch.y, batch.sample_weight)
+        )
+        self._layout = keras.tree.map_structure(lambda array: array is not None, arrays)
+        leaves = [array for array in keras.tree.flatten(arrays) if array is not None]
+        shares = split(batch.size, self.devices) if self.devices > 1 else None
+        parts = shares or [slice(0, batch.size)] * self.devices
+        values = self._strategy.experimental_distribute_values_from_function(
+            lambda context: tuple(tf.constant(leaf[parts[context.replica_id_in_sync_group]]) for leaf in leaves)
+        )
+        return values, batch.size, shares is not None
+
+    def _trees(self, leaves: Any) -> Any:
+        remaining = iter(leaves)
+        return keras.tree.map_structure(lambda present: next(remaining) if present else None, self._layout)
+
+    def _sharding(self, size: int, shared: bool) -> common.Sharding:
+        """How the rows lie on the replica that calls; its index is known when its function is traced."""
+        replica = tf.distribute.get_replica_context()
+        index = int(tf.get_static_value(replica.replica_id_in_sync_group))
+        if not shared:
+            return common.Sharding(rows=size, size=size, counts=index == 0)
+        part = split(size, self.devices)[index]  # type: ignore[index]
+
+        def all_sum(tensor: Any) -> Any:
+            return replica.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
+
+        return common.Sharding(
+            self.devices, index, part.start, part.stop - part.start, size, all_sum, self.batch_norm
+        )
+
+    def _run(self, body: Any, batch: Any) -> Any:
+        """Run one of the bodies below as a graph; a new batch size is traced once."""
+        if body.__name__ not in self._functions:
+            self._functions[body.__name__] = tf.function(body, autograph=False)
+        return self._functions[body.__name__](*batch)
+
+    def _gradients(self, values: Any, size: int, shared: bool) -> tuple[Any, list[Any]]:
+        """The loss and the gradient of the global batch, on every device."""
+        variables = [variable.value for variable in self.model.trainable_variables]
+
+        def replica(*leaves: Any) -> Any:
+            x, y, sample_weight = self._trees(leaves)
+            with common.use(self._sharding(size, shared)):
+                with tf.GradientTape() as tape:
+                    loss, _ = common.local_loss(self.model, self.plan, x, y, sample_weight, training=True)
+                    scaled = self.model.optimizer.scale_loss(loss)
+                grads = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+                # Keras's optimizers do not add up repeated rows of an embedding's sparse gradient.
+                return loss, [tf.convert_to_tensor(grad) for grad in grads]
+
+        loss, grads = self._strategy.run(replica, args=values)
+        combine = "SUM" if shared else "MEAN"
+        if self.devices > 1:
+            pairs = list(zip(grads, variables, strict=True))
+            grads = self._strategy.extended.batch_reduce_to(combine, pairs)
+        return self._strategy.reduce(combine, loss, axis=None), grads
+
+    def _train(self, values: Any, size: int, shared: bool) -> Any:
+        loss, grads = self._gradients(values, size, shared)
+        optimizer = self.model.optimizer
+        # In cross-replica context; LossScaleOptimizer.apply refuses that, what it does then does not.
+        apply = getattr(optimizer, "_common_apply", optimizer.apply) if self.devices > 1 else optimizer.apply
+        apply(grads, self.model.trainable_variables)
+        return loss
+
+    def _evaluate(self, values: Any, size: int, shared: bool) -> Any:
+        def replica(*leaves: Any) -> Any:
+            x, y, sample_weight = self._trees(leaves)
+            with common.use(self._sharding(size, shared)):
+                return common.local_loss(self.model, self.plan, x, y, sample_weight, training=False)[0]
+
+        return self._strategy.reduce("SUM" if shared else "MEAN", self._strategy.run(replica, args=values), axis=None)
+
+    def _predict(self, values: Any, size: int, shared: bool) -> Any:
+        def replica(*leaves: Any) -> Any:
+            return common.call(self.model, self._trees(leaves)[0], training=False)
+
+        return self._strategy.run(replica, args=values)
+
+    def train_step(self, batch: Any) -> Any:
+        return self._run(self._train, batch)
+
+    def evaluate_step(self, batch: Any) -> Any:
+        return self._run(self._evaluate, batch)
+
+    def losses(self, handles: Sequence[Any]) -> list[float]:
+        return [float(handle) for handle in handles]
+
+    def metrics(self) -> dict[str, float]:
+        states = []
+        for variable in self.model.metrics_variables:
+            values = [value.numpy() for value in self._strategy.experimental_local_results(variable.value)]
+            states.append(values[0] if self.plan.gather_metrics else sum(values))
+        results = common.metric_results(self.model, states)
+        self.model.reset_metrics()
+        return results
+
+    def predict(self, batch: Any) -> Any:
+        outputs = self._run(self._predict, batch)
+        shared = batch[2]
+
+        def join(output: Any) -> np.ndarray:
+            parts = [part.numpy() for part in self._strategy.experimental_local_results(output)]
+            return np.concatenate(parts) if shared else parts[0]
+
+        return keras.tree.map_structure(join, outputs)
+
+    def gather(self, values: np.ndarray) -> np.ndarray:
+        return values[None]
+
+    def variables(self) -> list[tuple[str, list[np.ndarray]]]:
+        def each(variable: Any) -> list[np.ndarray]:
+            return [value.numpy() for value in self._strategy.experimental_local_results(variable.value)]
+
+        return [(variable.path, each(variable)) for variable in self.model.weights]
+
+    def assign(self, values: Sequence[np.ndarray]) -> None:
+        for variable, value in zip(self.model.weights, values, strict=True):
+            variable.assign(value)
+
+    def peak_bytes(self) -> int | None:
+        if self._place.device_kind == "cpu":
+            return None
+        return max(tf.config.experimental.get_memory_info(name)["peak"] for name in _devices[: self.devices])
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,221 @@
+"""Torch: one process per device, gradients averaged by DistributedDataParallel (gloo on CPU, NCCL on GPU)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from kmgpu.backends import keras_common as common
+from kmgpu.backends.adapter import Place
+from kmgpu.data.loader import Batch
+from kmgpu.errors import MissingEnvironment
+from kmgpu.recipe import Recipe
+
+keras = common.import_keras("torch")
+
+
+def start(place: Place) -> None:
+    """Initialise this process's device and join the group of all processes."""
+    torch.set_num_threads(place.threads)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    if place.device_kind == "gpu":
+        if not torch.cuda.is_available():
+            raise MissingEnvironment("torch sees no GPU; install a CUDA build of torch or use --device-kind cpu")
+        torch.cuda.set_device(0)  # the launcher shows each process its own device alone
+    if place.processes > 1:
+        dist.init_process_group(
+            "nccl" if place.device_kind == "gpu" else "gloo",
+            init_method=f"file://{place.rendezvous}",
+            rank=place.process,
+            world_size=place.processes,
+            timeout=timedelta(minutes=10),
+        )
+
+
+def lost_peer(error: BaseException) -> bool:
+    """Whether a collective failed because another process went away."""
+    return isinstance(error, RuntimeError) and "connection" in str(error).lower() and "peer" in str(error).lower()
+
+
+class _AllSum(torch.autograd.Function):
+    """Sum over the processes of a group; the gradient is summed in the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        total = tensor.detach().clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        total = grads[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+class _Loss(torch.nn.Module):
+    """Model and loss in one module, so that all that DDP must synchronise happens inside its forward."""
+
+    def __init__(self, model: Any, plan: common.Plan):
+        super().__init__()
+        self.model, self.plan = model, plan
+
+    def forward(self, x: Any, y: Any, sample_weight: Any) -> torch.Tensor:
+        return common.local_loss(self.model, self.plan, x, y, sample_weight, training=True)[0]
+
+
+class Adapter:
+    """DistributedDataParallel on the first ``devices`` processes."""
+
+    one_process_per_device = True
+
+    def __init__(self, place: Place, devices: int):
+        self.devices = self.processes = devices
+        self.process = place.process
+        self.batch_norm = "global"
+        self._device = "cuda:0" if place.device_kind == "gpu" else "cpu"
+        self._group = dist.new_group(list(range(devices))) if place.processes > 1 else None
+        self._wrapped: tuple[Any, Any] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        name = torch.cuda.get_device_name(0) if self._device != "cpu" else "cpu"
+        return common.model_facts(self.model) | {
+            "framework": f"torch {torch.__version__}",
+            "devices": [f"{name} (process {process})" for process in range(self.devices)],
+            "precision": {"dtype": keras.config.floatx(), "tf32": torch.backends.cuda.matmul.allow_tf32},
+            "compiled": False,
+            "threads": torch.get_num_threads(),
+        }
+
+    def reset(self, seed: int) -> None:
+        keras.backend.clear_session()
+        common.set_seed(seed)
+
+    def scope(self) -> Any:
+        return contextlib.nullcontext()
+
+    def prepare(self, recipe: Recipe, sample: Batch, options: dict[str, Any]) -> list[str]:
+        self.model = recipe.model
+        self.batch_norm = recipe.batch_norm
+        common.build(self.model, (sample.x, sample.y, sample.sample_weight))
+        self.plan = common.make_plan(self.model, options["loss_gather"])
+        return self.plan.notes(self.devices)
+
+    def put(self, batch: Batch) -> Any:
+        def tensor(array: np.ndarray | None) -> torch.Tensor | None:
+            return None if array is None else torch.from_numpy(common.as_keras(array)).to(self._device)
+
+        trees = [keras.tree.map_structure(tensor, tree) for tree in (batch.x, batch.y, batch.sample_weight)]
+        return self._sharding(batch), trees
+
+    def _sharding(self, batch: Batch) -> common.Sharding:
+        if self.devices == 1 or batch.rows == batch.size:
+            return common.Sharding(rows=batch.size, size=batch.size, counts=self.process == 0)
+        return common.Sharding(
+            self.devices, self.process, batch.first, batch.rows, batch.size, self._all_sum, self.batch_norm
+        )
+
+    def _all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return _AllSum.apply(tensor, self._group)
+
+    def _module(self, batch: Any) -> Any:
+        """Return the module to call; wrapped again when layers were frozen, unfrozen or added."""
+        key = tuple(id(variable) for variable in self.model.trainable_variables)
+        if self._wrapped is None or self._wrapped[0] != key:
+            module: Any = _Loss(self.model, self.plan)
+            if self.devices > 1:
+                module = DistributedDataParallel(
+                    module,
+                    device_ids=None if self._device == "cpu" else [0],
+                    process_group=self._group,
+                    find_unused_parameters=self._has_unused(module, batch),
+                )
+            self._wrapped = (key, module)
+        return self._wrapped[1]
+
+    def _has_unused(self, module: Any, batch: Any) -> bool:
+        """Whether some weights have no part in the loss, which DDP must be told; found by one step without DDP."""
+        variables = [*self.model.non_trainable_variables, *self.model.metrics_variables]
+        with common.restored(variables):
+            self._backward(module, batch)
+        unused = any(variable.value.grad is None for variable in self.model.trainable_variables)
+        self.model.zero_grad()
+        return bool(self.gather(np.array(unused)).any())
+
+    def _backward(self, module: Any, batch: Any) -> torch.Tensor:
+        sharding, trees = batch
+        with common.use(sharding):
+            self.model.zero_grad()
+            # DDP takes the mean over the processes; the parts of a shared batch's loss add up.
+            loss = module(*trees) * sharding.count
+            self.model.optimizer.scale_loss(loss).backward()
+        return loss.detach()
+
+    def gradients(self, batch: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """This process's part of the global batch's loss, and the gradient, which is the same in every process."""
+        loss = self._backward(self._module(batch), batch)
+        values = [variable.value for variable in self.model.trainable_variables]
+        return loss, [torch.zeros_like(v) if v.grad is None else v.grad for v in values]
+
+    def train_step(self, batch: Any) -> Any:
+        loss, grads = self.gradients(batch)
+        with torch.no_grad():
+            self.model.optimizer.apply(grads, self.model.trainable_variables)
+        return loss
+
+    def evaluate_step(self, batch: Any) -> Any:
+        sharding, (x, y, sample_weight) = batch
+        with torch.no_grad(), common.use(sharding):
+            loss, _ = common.local_loss(self.model, self.plan, x, y, sample_weight, training=False)
+            return loss * sharding.count
+
+    def losses(self, handles: Sequence[Any]) -> list[float]:
+        local = torch.stack(list(handles)).cpu().numpy().astype(np.float64)
+        return self.gather(local).mean(axis=0).tolist()
+
+    def metrics(self) -> dict[str, float]:
+        variables = self.model.metrics_variables
+        states = [common.to_numpy(variable.value) for variable in variables]
+        if self.devices > 1 and not self.plan.gather_metrics:
+            states = [self.gather(state).sum(axis=0) for state in states]
+        results = common.metric_results(self.model, states)
+        self.model.reset_metrics()
+        return results
+
+    def predict(self, batch: Any) -> Any:
+        _, (x, _, _) = batch
+        with torch.no_grad():
+            return keras.tree.map_structure(common.to_numpy, common.call(self.model, x, training=False))
+
+    def gather(self, values: np.ndarray) -> np.ndarray:
+        values = np.asarray(values, order="C")
+        if self.devices == 1:
+            return values[None]
+        local = torch.from_numpy(values.reshape(-1).view(np.uint8).copy()).to(self._device)
+        parts = [torch.empty_like(local) for _ in range(self.devices)]
+        dist.all_gather(parts, local, group=self._group)
+        return np.stack([part.cpu().numpy().view(values.dtype).reshape(values.shape) for part in parts])
+
+    def variables(self) -> list[tuple[str, list[np.ndarray]]]:
+        return [(variable.path, [common.to_numpy(variable.value)]) for variable in self.model.weights]
+
+    def assign(self, values: Sequence[np.ndarray]) -> None:
+        for variable, value in zip(self.model.weights, values, strict=True):
+            variable.assign(value)
+
+    def peak_bytes(self) -> int | None:
+        return None if self._device == "cpu" else torch.cuda.max_memory_allocated()
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()

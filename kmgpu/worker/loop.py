@@ -1,0 +1,189 @@
+"""The training loop: one story for every backend, told in an adapter's verbs."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kmgpu.backends.adapter import Adapter
+from kmgpu.data.loader import Batch, batches, split
+from kmgpu.data.order import OrderHash
+from kmgpu.data.source import Source
+from kmgpu.job import Job
+from kmgpu.recipe import Recipe
+from kmgpu.rundir import RunDir
+from kmgpu.worker import weights
+
+WINDOW = 10  # steps between two readings of the clock
+
+
+def train(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, sources: Sources, record: Callable) -> None:
+    """Train a recipe and record what happens; ``record(event, **fields)`` does nothing but in process 0."""
+    batch_size = job.batch_size or recipe.batch_size
+    epochs = job.epochs or recipe.epochs
+    steps_per_epoch = -(-len(sources.train) // batch_size)
+    if recipe.steps_per_epoch is not None:
+        steps_per_epoch = min(steps_per_epoch, recipe.steps_per_epoch)
+    order = OrderHash()
+    seen: set[tuple[str, int]] = set()
+
+    def epoch_batches(epoch: int) -> Iterator[Batch]:
+        return batches(
+            sources.train, batch_size=batch_size, seed=job.seed, epoch=epoch, shuffle=recipe.shuffle,
+            part=_part(adapter), steps=recipe.steps_per_epoch, class_weight=recipe.class_weight,
+        )
+
+    first_epoch = epoch_batches(0)
+    first = next(first_epoch)  # the model is built for it, and it is read only once
+    notes = adapter.prepare(recipe, first, {"loss_gather": job.loss_gather})
+    initial = weights.initialise(adapter, job, rundir)
+    record(
+        "start", **adapter.facts(), backend=job.backend, strategy=job.strategy, track=job.track, seed=job.seed,
+        device_kind=job.device_kind, processes=adapter.processes, batch_size=batch_size,
+        per_device_batch=shares(batch_size, adapter.devices), rows=len(sources.train),
+        validation_rows=len(sources.validation) if sources.validation else 0, steps_per_epoch=steps_per_epoch,
+        epochs=epochs, initial_weights=initial,
+    )  # fmt: skip
+    for note in [*notes, *idle_notes(len(sources.train), batch_size, steps_per_epoch, adapter)]:
+        record("note", text=note)
+
+    step = 0
+    for epoch in range(epochs):
+        began = time.perf_counter()
+        epoch_loss = Mean()
+        source = itertools.chain([first], first_epoch) if epoch == 0 else epoch_batches(epoch)
+        for window in windows(source, seen):
+            clock = time.perf_counter()
+            handles = [adapter.train_step(adapter.put(batch)) for batch in window.batches]
+            losses = adapter.losses(handles)
+            seconds = time.perf_counter() - clock + window.reading
+            sizes = [batch.size for batch in window.batches]
+            epoch_loss.add(losses, sizes)
+            for batch in window.batches:
+                if batch.counted(adapter.process):
+                    order.add(step + batch.step, batch.positions, batch.indices[batch.positions])
+            record(
+                "window", epoch=epoch, step=step + window.batches[0].step, steps=len(handles), samples=sum(sizes),
+                seconds=seconds, losses=losses, compiling=window.compiling,
+            )  # fmt: skip
+        step += steps_per_epoch
+        metrics = {"loss": epoch_loss.value(), **adapter.metrics()}
+        trained = time.perf_counter()
+        if sources.validation is not None:
+            metrics |= {f"val_{name}": value for name, value in evaluate(adapter, sources.validation, batch_size).items()}
+        weights.check_replicas(adapter)
+        now = time.perf_counter()
+        record("epoch", epoch=epoch, seconds=trained - began, evaluation_seconds=now - trained, metrics=metrics)
+
+    weights.save(adapter, recipe.model, rundir, record)
+    usage = adapter.gather(np.array([peak_bytes(adapter), threads()], np.int64))
+    record(
+        "end", initial_weights=initial, sample_order=order.join(adapter.gather(order.lanes)),
+        final_weights=weights.digests(adapter), peak_bytes=usage[:, 0].tolist(), threads=usage[:, 1].tolist(),
+    )  # fmt: skip
+
+
+def evaluate(adapter: Adapter, source: Source, batch_size: int) -> dict[str, float]:
+    """Return loss and metrics over all rows of a source, each counted once."""
+    loss = Mean()
+    for batch in batches(source, batch_size=batch_size, seed=0, epoch=0, shuffle=False, part=_part(adapter)):
+        loss.add(adapter.losses([adapter.evaluate_step(adapter.put(batch))]), [batch.size])
+    return {"loss": loss.value(), **adapter.metrics()}
+
+
+class Sources:
+    """The rows to train on and, where the recipe has any, to validate on."""
+
+    def __init__(self, train: Source, validation: Source | None):
+        self.train, self.validation = train, validation
+
+
+class Mean:
+    """A mean over batches, weighted by their rows."""
+
+    def __init__(self) -> None:
+        self._total, self._rows = 0.0, 0
+
+    def add(self, values: Iterable[float], rows: Iterable[int]) -> None:
+        for value, count in zip(values, rows, strict=True):
+            self._total += value * count
+            self._rows += count
+
+    def value(self) -> float:
+        return self._total / self._rows
+
+
+class Window:
+    """Batches between two readings of the clock, and the seconds it took to read them."""
+
+    def __init__(self, compiling: bool):
+        self.batches: list[Batch] = []
+        self.reading = 0.0
+        self.compiling = compiling
+
+
+def windows(source: Iterator[Batch], seen: set[tuple[str, int]]) -> Iterator[Window]:
+    """Group batches; one of a size not seen before is alone, since a framework may compile for it."""
+    window = Window(compiling=False)
+    clock = time.perf_counter()
+    for batch in source:
+        new = ("train", batch.size) not in seen
+        if window.batches and (new or len(window.batches) == WINDOW):
+            yield window
+            window = Window(compiling=False)
+            clock = time.perf_counter() if not new else clock
+        seen.add(("train", batch.size))
+        window.batches.append(batch)
+        window.compiling = new
+        window.reading += time.perf_counter() - clock
+        if new:
+            yield window
+            window = Window(compiling=False)
+        clock = time.perf_counter()
+    if window.batches:
+        yield window
+
+
+def shares(batch_size: int, devices: int) -> list[int]:
+    """Return the rows of each device; every device has all rows of a batch smaller than the devices."""
+    parts = split(batch_size, devices)
+    return [part.stop - part.start for part in parts] if parts else [batch_size] * devices
+
+
+def idle_notes(rows: int, batch_size: int, steps: int, adapter: Adapter) -> list[str]:
+    """Return a line for batches with fewer rows than devices, which every device computes whole."""
+    last = rows - (rows - 1) // batch_size * batch_size if steps * batch_size >= rows else batch_size
+    notes = []
+    for name, size in (("a batch", batch_size), ("the last batch of an epoch", last)):
+        if size < adapter.devices:
+            idle = ", ".join(str(device) for device in range(size, adapter.devices))
+            notes.append(f"{name} has {size} rows for {adapter.devices} devices: devices {idle} have no rows of their own")
+            break
+    return notes
+
+
+def peak_bytes(adapter: Adapter) -> int:
+    """Return the peak of the device allocator, or on CPU of this process's resident set."""
+    peak = adapter.peak_bytes()
+    if peak is not None:
+        return peak
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def threads() -> int:
+    """Return how many threads the process has, those of the framework's pools included."""
+    return len(list(Path("/proc/self/task").iterdir())) - threading.active_count() + 1
+
+
+def _part(adapter: Adapter) -> tuple[int, int]:
+    return adapter.process, adapter.processes
+
+

@@ -1,0 +1,103 @@
+"""A session: the devices of one worker process, and the jobs that run on them one after the other."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from kmgpu import backends
+from kmgpu.backends.adapter import Adapter, Place
+from kmgpu.data.share import share
+from kmgpu.data.source import as_source
+from kmgpu.errors import KmgpuError, UsageError
+from kmgpu.job import Job
+from kmgpu.recipe import Recipe
+from kmgpu.rundir import EventWriter, RunDir
+from kmgpu.worker import loop
+
+_adapter_module: ModuleType | None = None
+
+
+class Session:
+    """Initialises the devices for the largest of the jobs; a job takes the first ones of them."""
+
+    def __init__(self, process: int, scratch: Path, jobs: list[Job]):
+        global _adapter_module
+        row = backends.find(jobs[0].backend, jobs[0].strategy)
+        devices = max(job.devices for job in jobs)
+        processes = devices if row.one_process_per_device else 1
+        self._place = Place(
+            device_kind=jobs[0].device_kind,
+            devices=devices,
+            device_ids=jobs[0].device_ids,
+            process=process,
+            processes=processes,
+            threads=max(1, len(os.sched_getaffinity(0)) // processes),
+            rendezvous=str(scratch / "rendezvous"),
+        )
+        self._scratch = scratch
+        self._module = _adapter_module = importlib.import_module(row.adapter)
+        self._module.start(self._place)
+        self._adapter: Any = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None and self._adapter is not None:
+            self._adapter.close()
+
+    def run(self, rundir: RunDir) -> None:
+        """Run the job of a run directory; processes that it does not need do nothing."""
+        job = rundir.job()
+        self._adapter = adapter = self._module.Adapter(self._place, job.devices)
+        if adapter.process >= adapter.processes:
+            return
+        events = EventWriter(rundir.events_file) if adapter.process == 0 else None
+        record = events.write if events is not None else (lambda event, **fields: None)
+        scratch = self._scratch / rundir.path.name if adapter.processes > 1 else None
+        recipe = make_recipe(job, adapter)
+        rows = as_source(share(recipe.train, scratch and scratch / "train", adapter.process, "train"), "train")
+        validation = None
+        if recipe.validation is not None:
+            data = share(recipe.validation, scratch and scratch / "validation", adapter.process, "validation")
+            validation = as_source(data, "validation")
+        loop.train(job, rundir, adapter, recipe, loop.Sources(rows, validation), record)
+        if events is not None:
+            events.close()
+
+
+def make_recipe(job: Job, adapter: Adapter) -> Recipe:
+    """Import the recipe's file and call its function, in the adapter's scope; what goes wrong is one sentence."""
+    adapter.reset(job.seed)
+    path = Path(job.recipe)
+    sys.path.insert(0, str(path.parent))  # a recipe may import its neighbours
+    with adapter.scope():
+        try:
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[path.stem] = module
+            spec.loader.exec_module(module)
+            recipe = module.recipe(**job.settings)
+        except KmgpuError:
+            raise
+        except Exception as error:
+            traceback.print_exception(error)
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+            line = f", line {lines[-1]}" if lines else ""
+            raise UsageError(f"{path.name}{line} raised {type(error).__name__}: {error}") from error
+    if not isinstance(recipe, Recipe):
+        raise UsageError(f"recipe() of {path.name} returned a {type(recipe).__name__}; it must return a kmgpu.Recipe")
+    return recipe
+
+
+def lost_peer(error: BaseException) -> bool:
+    """Whether a process stops only because another one did."""
+    return _adapter_module is not None and _adapter_module.lost_peer(error)
