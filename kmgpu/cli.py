@@ -8,15 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from kmgpu import __version__
 from kmgpu.errors import KmgpuError, UsageError
-
-if TYPE_CHECKING:
-    from kmgpu.report.runs import Run
 
 DEFAULT_RECIPE = "digits_cnn"
 RUN_FOLDERS = (Path("runs"), Path("studies"))
@@ -206,10 +203,10 @@ def runs(
     import shutil
 
     from kmgpu.report import listing
-    from kmgpu.report.runs import find, load_all
+    from kmgpu.report.runs import find, load_all, named
 
     known, sentences = load_all(find(RUN_FOLDERS))
-    chosen = _named(known, names) if names else known
+    chosen = named(known, names) if names else known
     if clean:
         chosen = [run for run in chosen if names or run.status in ("failed", "interrupted")]
     print("\n".join(listing.lines(chosen)) if chosen else "There are no such runs in ./runs and ./studies.")
@@ -274,21 +271,6 @@ def _pythons(words: list[str] | None) -> dict[str, str]:
         if not backend or not path:
             raise UsageError(f"--python is {word!r}; it is BACKEND=PATH, such as jax=/opt/jax/bin/python")
     return {backend: path for backend, _, path in pairs}
-
-
-def _named(known: list[Run], names: list[str]) -> list[Run]:
-    """Return the runs with these names or paths; a study's path stands for all its runs."""
-    chosen = []
-    for name in names:
-        word = name.rstrip("/").removeprefix("./")
-        found = [run for run in known if word in (str(run.path), str(run.path.parent))]
-        found = found or [run for run in known if run.name == word]
-        if not found:
-            raise UsageError(f"no run {name!r} in ./runs and ./studies; `kmgpu runs` lists them")
-        if found[0].name == word and len(found) > 1:  # each study has its torch-ddp-1-r0
-            raise UsageError(f"{len(found)} runs are named {name!r}; give the path of one, as `kmgpu runs` lists it")
-        chosen += [run for run in found if run not in chosen]
-    return chosen
 
 
 def _settings(settings: dict[str, Any]) -> str:

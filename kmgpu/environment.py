@@ -103,8 +103,9 @@ def _ask(path: str, said_by: str, modules: dict[str, list[str]]) -> dict[str, st
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the UUIDs of the GPUs that a framework may use, in CUDA's order; empty without a driver.
+    """Return the UUIDs of the GPUs that a framework may use, in the order of the mask; empty without a driver.
 
+    Numbers count in NVML's order, that of the PCI bus, which is CUDA's only under CUDA_DEVICE_ORDER=PCI_BUS_ID.
     Raises MissingEnvironment where CUDA_VISIBLE_DEVICES names one that NVML does not see: CUDA would silently drop it
     and all that follow it.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,3 +85,18 @@ def find(roots: Iterable[Path]) -> list[Path]:
     """Return the run directories under some folders, at most two levels down (a study holds its runs), by name."""
     found = (job for root in roots for pattern in ("*/job.json", "*/*/job.json") for job in Path(root).glob(pattern))
     return sorted(job.parent for job in found)
+
+
+def named(known: Sequence[Run], names: Iterable[str]) -> list[Run]:
+    """Return the runs with these paths or names; a study's path stands for all its runs. Raises UsageError."""
+    chosen: list[Run] = []
+    for name in names:
+        word = name.rstrip("/").removeprefix("./")
+        found = [run for run in known if word in (str(run.path), str(run.path.parent))]
+        found = found or [run for run in known if run.name == word]
+        if not found:
+            raise UsageError(f"no run {name!r} in ./runs and ./studies; `kmgpu runs` lists them")
+        if found[0].name == word and len(found) > 1:  # each study has its torch-ddp-1-r0
+            raise UsageError(f"{len(found)} runs are named {name!r}; give the path of one, as `kmgpu runs` lists it")
+        chosen += [run for run in found if run not in chosen]
+    return chosen
