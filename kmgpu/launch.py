@@ -66,12 +66,13 @@ class Launch:
     """
 
     def __init__(self, keeper: subprocess.Popen[bytes], processes: int, scratch: Path | None) -> None:
-        self.pids: dict[int, int] = {}  # process -> process id, as they start
+        self.pids: dict[int, int] = {}  # process -> process id
         self.exits: list[Exit] = []  # all so far, in their order
         self._processes = processes
         self._keeper = keeper
         self._scratch = scratch
         self._received = b""
+        self._returned = 0  # how many of the exits poll has returned
         self._closed = False
         _open_launches.add(self)
 
@@ -103,6 +104,8 @@ class Launch:
         launch = cls(keeper, len(commands), scratch)
         try:
             launch._send(json.dumps(spec).encode() + b"\n")
+            while len(launch.pids) < len(commands):
+                launch._follow(1.0)
         except BaseException:
             launch.close()
             raise
@@ -116,15 +119,15 @@ class Launch:
 
     def poll(self, timeout: float) -> list[Exit]:
         """Return the next exits, after at most ``timeout`` seconds; empty at once if all processes have ended."""
-        before = len(self.exits)
         deadline = time.monotonic() + timeout
-        while self.running and len(self.exits) == before:
+        while self.running and len(self.exits) == self._returned:
             left = deadline - time.monotonic()
-            if not self._receive(max(0.0, left)):
-                raise RunFailed(f"the keeper of the processes stopped (code {self._keeper.wait()}), and they with it")
+            self._follow(max(0.0, left))
             if left <= 0:
                 break
-        return self.exits[before:]
+        new = self.exits[self._returned :]
+        self._returned += len(new)
+        return new
 
     def wait(self) -> list[Exit]:
         """Wait until all processes have ended; return all exits, in their order."""
@@ -172,6 +175,10 @@ class Launch:
         with contextlib.suppress(OSError, ValueError):  # the keeper has ended, or this launch is closed
             while message:
                 message = message[self._keeper.stdin.write(message) :]
+
+    def _follow(self, timeout: float) -> None:
+        if not self._receive(timeout):
+            raise RunFailed(f"the keeper of the processes stopped (code {self._keeper.wait()}), and they with it")
 
     def _receive(self, timeout: float) -> bool:
         """Take in what the keeper has said, waiting for it; return False if the keeper has ended."""

@@ -59,7 +59,7 @@ class RunDir:
         """Make the directory with its job.json; refuses one that already holds a run."""
         rundir = cls(Path(path))
         if rundir.job_file.exists():
-            raise UsageError(f"{path} already holds a run; choose another --out, or remove it with `kmgpu runs --clean`")
+            raise UsageError(f"{path} already holds a run; choose another --out, or `kmgpu runs --clean {path}`")
         if rundir.path.exists() and not rundir.path.is_dir():
             raise UsageError(f"{path} is a file; --out names a directory")
         try:
@@ -87,7 +87,7 @@ class EventWriter:
     """Appends events, each with its wall-clock time, one JSON line per event; used by rank 0 alone."""
 
     def __init__(self, path: Path):
-        self._file = open(path, "a", encoding="utf-8", buffering=1)
+        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115  # closed by close()
 
     def write(self, event: str, **fields: Any) -> None:
         self._file.write(records.dumps({"event": event, "time": time.time(), **fields}) + "\n")

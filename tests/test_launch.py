@@ -144,7 +144,6 @@ def test_a_worker_that_was_killed_is_named_though_a_peer_reports_the_lost_connec
     )
     with launch(rundir, peer, victim) as processes:
         wait_ready(rundir, 1)
-        processes.poll(0.0)
         os.kill(processes.pids[1], signal.SIGKILL)
         (rundir.path / "killed").touch()
         processes.wait()

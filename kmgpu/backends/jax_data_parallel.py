@@ -97,11 +97,12 @@ class Adapter:
     def _pull(self) -> None:
         """Take the state from Keras's variables; the steps carry it from then on."""
         model = self.model
-        lists = (
-            model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables,
-        )
-        self._variables = lists
-        self._state = [[jax.device_put(np.asarray(v.value), self._everywhere) for v in group] for group in lists]
+        states = (model.trainable_variables, model.non_trainable_variables)
+        self._variables = (*states, model.optimizer.variables, model.metrics_variables)
+        self._state = [
+            [jax.device_put(np.asarray(variable.value), self._everywhere) for variable in group]
+            for group in self._variables
+        ]
 
     def _push(self) -> None:
         """Give the state back to Keras's variables."""

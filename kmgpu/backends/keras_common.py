@@ -57,7 +57,7 @@ def _blocked(names: set[str]) -> Iterator[None]:
             return importlib.machinery.ModuleSpec(name, self) if name.partition(".")[0] in names else None
 
         def create_module(self, spec: Any) -> Any:
-            raise ModuleNotFoundError(f"{spec.name} is blocked while Keras is imported on another backend", name=spec.name)
+            raise ModuleNotFoundError(f"{spec.name} is blocked while Keras is imported", name=spec.name)
 
     blocker = Blocker()
     sys.meta_path.insert(0, blocker)
@@ -390,7 +390,7 @@ def _gather(tree: Any) -> Any:
         if tensor is None:
             return None
         if len(tensor.shape) == 0:
-            raise UsageError("an output without a batch axis cannot be gathered for the loss; give it one row per sample")
+            raise UsageError("an output without a batch axis cannot be gathered; give it one row per sample")
         rows = tensor.shape[0]
         before, whole = rows * here.first // here.rows, rows * here.size // here.rows
         pad = [[before, whole - before - rows]] + [[0, 0]] * (len(tensor.shape) - 1)

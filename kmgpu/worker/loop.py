@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -76,7 +75,8 @@ def train(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, sources: S
         metrics = {"loss": epoch_loss.value(), **adapter.metrics()}
         trained = time.perf_counter()
         if sources.validation is not None:
-            metrics |= {f"val_{name}": value for name, value in evaluate(adapter, sources.validation, batch_size).items()}
+            scores = evaluate(adapter, sources.validation, batch_size)
+            metrics |= {f"val_{name}": value for name, value in scores.items()}
         weights.check_replicas(adapter)
         now = time.perf_counter()
         record("epoch", epoch=epoch, seconds=trained - began, evaluation_seconds=now - trained, metrics=metrics)
@@ -163,7 +163,8 @@ def idle_notes(rows: int, batch_size: int, steps: int, adapter: Adapter) -> list
     for name, size in (("a batch", batch_size), ("the last batch of an epoch", last)):
         if size < adapter.devices:
             idle = ", ".join(str(device) for device in range(size, adapter.devices))
-            notes.append(f"{name} has {size} rows for {adapter.devices} devices: devices {idle} have no rows of their own")
+            rows = f"{size} row{'s' if size > 1 else ''} for {adapter.devices} devices"
+            notes.append(f"{name} has {rows}: it is exact, but devices {idle} have no rows of their own")
             break
     return notes
 

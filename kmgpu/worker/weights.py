@@ -53,7 +53,9 @@ def read(path: Path, named: Sequence[tuple[str, list[np.ndarray]]]) -> list[np.n
         raise UsageError(f"cannot read the initial weights {path}: {error}") from error
     keys = sorted(tensors)
     if len(keys) != len(named):
-        raise UsageError(f"{path} holds {len(keys)} tensors, the model has {len(named)} weights; use weights of this model")
+        raise UsageError(
+            f"{path} holds {len(keys)} tensors, the model has {len(named)} weights; use weights of this model"
+        )
     for key, (name, values) in zip(keys, named, strict=True):
         if tensors[key].shape != values[0].shape:
             raise UsageError(

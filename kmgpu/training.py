@@ -1,0 +1,243 @@
+"""Train one recipe on one backend: from a wish to a job, a run directory, worker processes and an outcome."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kmgpu import backends, environment, follow, launch, recipe_card, records
+from kmgpu.backends import Strategy
+from kmgpu.errors import Interrupted, KmgpuError, RunFailed, UsageError, nearest
+from kmgpu.job import FORMAT, Job
+from kmgpu.rundir import RunDir, write_json
+
+DEFAULT_RECIPE = "digits_cnn"
+POLL_SECONDS = 0.1  # how often the events of a run are looked for
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """A finished run: its directory, and what outcome.json says of it."""
+
+    path: Path
+    outcome: dict[str, Any]
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """Metrics of each epoch, those of the validation data under val_<name>."""
+        return self.outcome["history"]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the last epoch."""
+        return self.history[-1]
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """The trained weights by the path of their variable, in the model's order."""
+        from safetensors.numpy import load_file
+
+        return load_file(RunDir(self.path).weights_file)
+
+    @property
+    def model_file(self) -> Path:
+        """A .keras file that plain Keras loads on any backend."""
+        return RunDir(self.path).model_file
+
+
+def train(
+    recipe: str | os.PathLike[str] = DEFAULT_RECIPE,
+    *,
+    backend: str,
+    strategy: str | None = None,
+    devices: int = 1,
+    device_ids: Sequence[int] | None = None,
+    device_kind: str = "auto",
+    batch_size: int | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    python: Mapping[str, str] | None = None,
+    initial_weights: str | os.PathLike[str] | None = None,
+    loss_gather: str = "auto",
+    out: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    show: Callable[[str], None] = lambda line: None,
+) -> TrainResult | None:
+    """Train a recipe, given by name or file, and return its result; None after a dry run.
+
+    ``batch_size`` is global. ``settings`` are keyword arguments of the recipe function. ``show`` gets the lines for
+    the user. Raises UsageError or MissingEnvironment before anything starts, RunFailed when a process stops.
+    """
+    job = make_job(
+        recipe, backend=backend, strategy=strategy, devices=devices, device_ids=device_ids, device_kind=device_kind,
+        batch_size=batch_size, epochs=epochs, seed=seed, settings=settings, python=python,
+        initial_weights=initial_weights, loss_gather=loss_gather,
+    )  # fmt: skip
+    path = Path(out) if out is not None else default_path(job)
+    if dry_run:
+        for line in describe(job, path):
+            show(line)
+        return None
+    rundir = RunDir.create(path, job)
+    run([rundir], show=show)
+    outcome = rundir.outcome()
+    assert outcome is not None
+    return TrainResult(rundir.path, outcome)
+
+
+def make_job(
+    recipe: str | os.PathLike[str],
+    *,
+    backend: str,
+    strategy: str | None = None,
+    devices: int = 1,
+    device_ids: Sequence[int] | None = None,
+    device_kind: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    python: Mapping[str, str] | None = None,
+    initial_weights: str | os.PathLike[str] | None = None,
+    **fields: Any,
+) -> Job:
+    """Check every wish that can be checked before something starts, and return the job."""
+    card = recipe_card.card(recipe_card.find_recipe(os.fspath(recipe)))
+    row = backends.find(backend, strategy)
+    for name in settings or {}:
+        if name not in card.settings:
+            known = list(card.settings)
+            raise UsageError(f"{card.name} has no setting {name!r}{nearest(name, known)}; it has {', '.join(known)}")
+    for name in ("batch_size", "epochs"):
+        value = fields.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise UsageError(f"--{name.replace('_', '-')} is {value!r}; it is a count of at least 1")
+    seed = fields.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
+        raise UsageError(f"--seed is {seed!r}; it is a whole number from 0 to {2**31 - 1}")
+    if fields.get("loss_gather", "auto") not in ("auto", "on", "off"):
+        raise UsageError(f"loss_gather is {fields['loss_gather']!r}; it is auto, on or off")
+    kind, count, ids = environment.resolve_devices(device_kind, devices, device_ids)
+    if initial_weights is not None and not Path(initial_weights).is_file():
+        raise UsageError(f"--initial-weights {os.fspath(initial_weights)}: no such file; a run's directory has one")
+    return Job(
+        recipe=str(card.path),
+        backend=backend,
+        strategy=row.name,
+        devices=count,
+        device_kind=kind,
+        device_ids=ids,
+        settings=dict(settings or {}),
+        initial_weights=None if initial_weights is None else str(Path(initial_weights).absolute()),
+        python=environment.interpreter(backend, python),
+        **fields,
+    )
+
+
+def default_path(job: Job) -> Path:
+    """Return a new path under ./runs that says when, what and where."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{job.recipe_name}-{job.backend}-{job.devices}"
+    path, number = Path("runs", name), 2
+    while path.exists():
+        path, number = Path("runs", f"{name}-{number}"), number + 1
+    return path
+
+
+def commands(job: Job, rundirs: Sequence[RunDir], scratch: Path) -> list[launch.Command]:
+    """Return the worker processes of runs that share them; ``job`` is the one with the most devices."""
+    row = backends.find(job.backend, job.strategy)
+    runs = [str(rundir.path.absolute()) for rundir in rundirs]
+    worker = Path(__file__).with_name("worker") / "__main__.py"
+    processes = job.devices if row.one_process_per_device else 1
+    return [
+        launch.Command(
+            argv=[
+                job.python or sys.executable, "-P", str(worker),
+                "--process", str(process), "--scratch", str(scratch), *runs,
+            ],
+            environment=launch.local_environment(os.environ, _worker_environment(job, row, process)),
+            log=rundirs[0].log_file(process),
+        )
+        for process in range(processes)
+    ]  # fmt: skip
+
+
+def _worker_environment(job: Job, row: Strategy, process: int) -> dict[str, str]:
+    extra = {"KERAS_BACKEND": job.backend, "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    if job.device_kind == "cpu":
+        return extra | row.cpu_environment
+    if row.one_process_per_device:  # each process sees its own device alone, as device 0
+        gpus = environment.visible_gpus()
+        extra["CUDA_VISIBLE_DEVICES"] = gpus[(job.device_ids or range(job.devices))[process]]
+    return extra
+
+
+def describe(job: Job, path: Path) -> list[str]:
+    """Return the lines of a dry run: the job, and each worker's command line as it can be run by hand."""
+    lines = [f"run directory: {path}", f"interpreter: {job.python}", "job:"]
+    lines += [f"    {name}: {value!r}" for name, value in job.to_json().items()]
+    for process, command in enumerate(commands(job, [RunDir(path)], Path("SCRATCH"))):
+        difference = launch.environment_difference(os.environ, command.environment)
+        lines.append(f"process {process}: {launch.describe(command.argv, difference)}")
+    return lines
+
+
+def run(rundirs: Sequence[RunDir], *, show: Callable[[str], None] = lambda line: None) -> None:
+    """Run the jobs of run directories one after the other in the same worker processes, and write their outcomes.
+
+    Raises the first failure, after all outcomes are written; jobs that did not get their turn have failed too.
+    """
+    jobs = [rundir.job() for rundir in rundirs]
+    largest = max(jobs, key=lambda job: job.devices)
+    started = time.time()
+    for rundir in rundirs:
+        write_json(rundir.environment_file, environment.machine())
+    error: KmgpuError | None = None
+    try:
+        scratch = Path(tempfile.mkdtemp(prefix="kmgpu-", dir=_scratch_parent()))
+        with launch.interrupts(), launch.Launch.start(commands(largest, rundirs, scratch), scratch=scratch) as opened:
+            followers = [follow.Follower(rundir, show) for rundir in rundirs]
+            while opened.running:
+                opened.poll(POLL_SECONDS)
+                for follower in followers:
+                    follower.read()
+        failure = launch.first_failure(rundirs[0], opened.exits)
+        for rundir in rundirs[1:]:
+            failure = launch.first_failure(rundir, opened.exits) or failure
+        error = failure.to_error() if failure is not None else None
+    except Interrupted as stopped:
+        error = stopped
+    for rundir in rundirs:
+        finish(rundir, started, error)
+    if error is not None:
+        raise error
+
+
+def _scratch_parent() -> str | None:
+    """Return a folder in memory, so that data shared by the processes of a host costs no disk; None for the usual."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def finish(rundir: RunDir, started: float, error: KmgpuError | None) -> None:
+    """Write outcome.json, the last file of a run."""
+    events = rundir.events()
+    whole = any(event["event"] == "end" for event in events)
+    if whole:
+        status, reason = "ok", None
+    elif isinstance(error, Interrupted):
+        status, reason = "interrupted", str(error)
+    else:
+        status, reason = "failed", str(error or RunFailed("the workers ended before the run was done"))
+    write_json(
+        rundir.outcome_file,
+        {
+            "format": FORMAT, "status": status, "reason": reason, "launched_time": started, "ended": time.time(),
+            **records.fold(events),
+        },
+    )  # fmt: skip
