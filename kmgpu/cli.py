@@ -105,7 +105,7 @@ def train(
         initial_weights=initial_weights,
         out=out,
         dry_run=dry_run,
-        show=print,
+        show=_print_now,
     )
     return 0
 

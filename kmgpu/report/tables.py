@@ -29,7 +29,7 @@ def heading(runs: Sequence[Run], scaling: str) -> list[str]:
         f"Devices: {_devices(first)}.",
         f"Held equal: {_held_equal([run for run in runs if run.ok], scaling)}.",
         f"Trained: {start.get('epochs')} epochs of {start.get('rows')} rows, seed {job.seed}, learning rate "
-        f"{_text(start.get('learning_rate'), '{:.6g}')}, {job.track} track{_precision(runs)}.",
+        f"{_rate(start.get('learning_rate'))}, {job.track} track{_precision(runs)}.",
         f"Versions: {_versions(runs)}.",
     ]
 
@@ -167,10 +167,15 @@ def _held_equal(good: Sequence[Run], scaling: str) -> str:
     )
 
 
+def _rate(rate: Any) -> str:
+    return rate if isinstance(rate, str) else _text(rate, "{:.6g}")  # a schedule is a name
+
+
 def _precision(runs: Sequence[Run]) -> str:
     """Every switch that some framework has; comparable runs that have the same one have it in the same position."""
     stated = {key: value for run in runs for key, value in (run.start.get("precision") or {}).items()}
-    return "".join(f", {key} {str(value).lower()}" for key, value in stated.items())
+    words = {True: "on", False: "off"}
+    return "".join(f", {key} {words[value] if isinstance(value, bool) else value}" for key, value in stated.items())
 
 
 def _versions(runs: Sequence[Run]) -> str:
