@@ -229,6 +229,14 @@ def test_failures_and_free_lunches_are_shown(make):
     assert "torch-1-r0 failed" in rendered(80, [], rows, wary)
 
 
+def test_a_machine_that_was_busy_before_the_first_run_is_named(make):
+    run = make()
+    run.environment["load_average"] = [0.3, 0.0, 0.0]
+    assert tables.remarks([run], statistics.rows([run])) == []
+    run.environment["load_average"] = [4.41, 0.0, 0.0]
+    assert "busy before the first run (load 4.4 on 2 cores)" in tables.remarks([run], statistics.rows([run]))[0]
+
+
 def test_runs_of_one_window_say_why_they_have_no_step_time(make):
     run = make(epochs=1)
     assert "every window held a compilation" in tables.remarks([run], statistics.rows([run]))[0]

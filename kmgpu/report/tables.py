@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FORMAT = 1  # version of comparison.json
 WIDE = 110  # terminal columns from which every column has its place
 FREE_LUNCH = 1.03  # efficiency above this is an error until explained
+BUSY = 0.5  # load for each core, before the first run, from which times are not to be trusted
 
 
 def heading(runs: Sequence[Run], scaling: str) -> list[str]:
@@ -38,6 +39,9 @@ def remarks(runs: Sequence[Run], rows: Sequence[Row]) -> list[str]:
     """Return the sentences below the table: failures with their reasons, and numbers not to be believed."""
     failed = [run for run in runs if not run.ok]
     said = [f"{run.name} {run.status}: {(run.reason or 'nobody knows why').splitlines()[0]}" for run in failed]
+    load, cores = runs[0].environment.get("load_average"), runs[0].environment.get("cores")
+    if load and cores and load[0] > BUSY * cores:  # of later runs the load is partly our own
+        said.append(f"the machine was busy before the first run (load {load[0]:.1f} on {cores} cores): measure again")
     for row in rows:
         if row.speedup is not None and row.speedup > FREE_LUNCH * row.devices:
             said.append(
