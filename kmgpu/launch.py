@@ -83,8 +83,6 @@ class Launch:
         ``scratch`` is a private directory that is removed, with all in it, when the processes are gone. Raises
         OSError if a log cannot be written; a program that cannot be started ends with code 127 and says so in its log.
         """
-        for command in commands:
-            command.log.open("ab").close()
         spec = {
             "commands": [
                 {"argv": command.argv, "environment": command.environment, "log": str(command.log.absolute())}
@@ -94,13 +92,19 @@ class Launch:
             "grace_after_failure": min(grace, GRACE_AFTER_FAILURE_SECONDS),
             "scratch": None if scratch is None else str(scratch.absolute()),
         }
-        keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,  # a Ctrl-C of the terminal is the orchestrator's to handle
-        )
+        try:
+            for command in commands:
+                command.log.open("ab").close()
+            keeper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py"))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,  # a Ctrl-C of the terminal is the orchestrator's to handle
+            )
+        except BaseException:
+            _remove(scratch)
+            raise
         launch = cls(keeper, len(commands), scratch)
         try:
             launch._send(json.dumps(spec).encode() + b"\n")
@@ -149,8 +153,7 @@ class Launch:
                 while self._receive(0.5):
                     pass
                 self._keeper.wait()
-                if self._scratch is not None:  # the keeper has done it, unless it was killed
-                    shutil.rmtree(self._scratch, ignore_errors=True)
+                _remove(self._scratch)  # the keeper has done it, unless it was killed
                 self._closed = True
             except KeyboardInterrupt as error:
                 interrupt = error
@@ -315,6 +318,11 @@ def tail(path: Path, lines: int = 15) -> list[str]:
         return []
     visible = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip().split("\n")]
     return visible[-lines:] if text.strip() else []
+
+
+def _remove(scratch: Path | None) -> None:
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _read_report(path: Path) -> dict[str, Any] | None:

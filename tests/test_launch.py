@@ -164,6 +164,12 @@ def test_a_program_that_cannot_be_started_is_named(rundir):
     assert "cannot start /no/such/python: " in str(first_failure(rundir, processes.exits).to_error())
 
 
+def test_a_log_that_cannot_be_written_is_an_error_before_anything_starts(rundir):
+    with pytest.raises(FileNotFoundError):
+        Launch.start([Command(["true"], {}, rundir.path / "absent" / "log")], scratch=rundir.path / "scratch")
+    assert_nothing_is_left(rundir)
+
+
 def test_an_error_of_ours_comes_back_as_itself_and_without_the_log(rundir):
     failure = failure_of(rundir, REPORT + "report(ValueError('no setting x'), 'UsageError'); sys.exit(2)")
     error = failure.to_error()
