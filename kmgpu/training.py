@@ -58,7 +58,7 @@ def train(
     *,
     backend: str,
     strategy: str | None = None,
-    devices: int = 1,
+    devices: int | None = None,
     device_ids: Sequence[int] | None = None,
     device_kind: str = "auto",
     batch_size: int | None = None,
@@ -99,7 +99,7 @@ def make_job(
     *,
     backend: str,
     strategy: str | None = None,
-    devices: int = 1,
+    devices: int | None = None,
     device_ids: Sequence[int] | None = None,
     device_kind: str = "auto",
     settings: Mapping[str, Any] | None = None,
@@ -207,15 +207,14 @@ def run(rundirs: Sequence[RunDir], *, show: Callable[[str], None] = lambda line:
                 opened.poll(POLL_SECONDS)
                 for follower in followers:
                     follower.read()
-        failure = launch.first_failure(rundirs[0], opened.exits)
-        for rundir in rundirs[1:]:
-            failure = launch.first_failure(rundir, opened.exits) or failure
+        failures = [launch.first_failure(rundir, opened.exits) for rundir in rundirs]
+        reported = [failure for failure in failures if failure is not None and failure.kind is not None]
+        failure = (reported or failures)[0]
         error = failure.to_error() if failure is not None else None
     except Interrupted as stopped:
         error = stopped
-    for rundir in rundirs:
-        finish(rundir, started, error)
-    if error is not None:
+    done = [finish(rundir, started, error) for rundir in rundirs]
+    if error is not None and (isinstance(error, Interrupted) or not all(done)):
         raise error
 
 
@@ -224,8 +223,8 @@ def _scratch_parent() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def finish(rundir: RunDir, started: float, error: KmgpuError | None) -> None:
-    """Write outcome.json, the last file of a run."""
+def finish(rundir: RunDir, started: float, error: KmgpuError | None) -> bool:
+    """Write outcome.json, the last file of a run; return whether the run is whole."""
     events = rundir.events()
     whole = any(event["event"] == "end" for event in events)
     if whole:
@@ -241,3 +240,4 @@ def finish(rundir: RunDir, started: float, error: KmgpuError | None) -> None:
             **records.fold(events),
         },
     )  # fmt: skip
+    return whole

@@ -69,7 +69,10 @@ class Adapter:
         return common.model_facts(self.model) | {
             "framework": f"jax {jax.__version__}",
             "devices": [str(device) for device in self._used],
-            "precision": {"dtype": keras.config.floatx(), "matmul": jax.config.jax_default_matmul_precision},
+            "precision": {
+                "dtype": keras.config.floatx(),
+                "tf32": jax.config.values["jax_default_matmul_precision"] != "highest",
+            },
             "compiled": "jit",
             "threads": self._place.threads,
         }
@@ -125,37 +128,32 @@ class Adapter:
         trees = keras.tree.map_structure(place, (batch.x, batch.y, batch.sample_weight))
         return trees, batch.size
 
-    def _gradients(self, state: Any, trees: Any, size: int) -> Any:
-        trainable, other, slots, metrics = state
+    def _loss(self, trainable: Any, state: Any, trees: Any, size: int, training: bool) -> Any:
+        """The loss to differentiate; beside it the loss itself, and all other state after the step."""
         x, y, sample_weight = keras.tree.map_structure(lambda a: None if a is None else a[:size], trees)
-        compute = jax.value_and_grad(self.model.compute_loss_and_updates, has_aux=True)
-        (_, (loss, outputs, other, metrics)), grads = compute(
-            trainable, other, metrics, x, y, sample_weight, training=True, optimizer_variables=slots
-        )
-        metrics = self._update_metrics(metrics, x, y, outputs, sample_weight)
-        return loss, grads, other, metrics
+        groups = (trainable, *state[1:])
+        mapping = [
+            pair for group in zip(self._variables, groups, strict=True) for pair in zip(*group, strict=True)
+        ]
+        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+            loss, _ = common.local_loss(self.model, self.plan, x, y, sample_weight, training)
+            scaled = self.model.optimizer.scale_loss(loss) if training else loss
+        after = [[scope.get_current_value(variable) for variable in group] for group in self._variables]
+        return scaled, (loss, after)
 
-    def _update_metrics(self, metrics: Any, x: Any, y: Any, outputs: Any, sample_weight: Any) -> Any:
-        variables = self.model.metrics_variables
-        with keras.StatelessScope(state_mapping=zip(variables, metrics, strict=True)) as scope:
-            common.update_metrics(self.model, x, y, outputs, sample_weight)
-        new = [scope.get_current_value(variable) for variable in variables]
-        return [old if value is None else value for old, value in zip(metrics, new, strict=True)]
+    def _gradients(self, state: Any, trees: Any, size: int) -> Any:
+        compute = jax.value_and_grad(self._loss, has_aux=True)
+        (_, (loss, after)), grads = compute(state[0], state, trees, size, True)
+        return loss, grads, after
 
     def _train_program(self, state: Any, trees: Any, size: int) -> Any:
-        trainable, _, slots, _ = state
-        loss, grads, other, metrics = self._gradients(state, trees, size)
-        trainable, slots = self.model.optimizer.stateless_apply(slots, grads, trainable)
+        loss, grads, (_, other, _, metrics) = self._gradients(state, trees, size)
+        trainable, slots = self.model.optimizer.stateless_apply(state[2], grads, state[0])
         return self._replicated([trainable, other, slots, metrics]), loss
 
     def _evaluate_program(self, state: Any, trees: Any, size: int) -> Any:
-        trainable, other, slots, metrics = state
-        x, y, sample_weight = keras.tree.map_structure(lambda a: None if a is None else a[:size], trees)
-        _, (loss, outputs, _, metrics) = self.model.compute_loss_and_updates(
-            trainable, other, metrics, x, y, sample_weight, training=False
-        )
-        metrics = self._update_metrics(metrics, x, y, outputs, sample_weight)
-        return self._replicated([trainable, other, slots, metrics]), loss
+        _, (loss, after) = self._loss(state[0], state, trees, size, False)
+        return self._replicated([*state[:3], after[3]]), loss
 
     def _predict_program(self, state: Any, trees: Any, size: int) -> Any:
         x = keras.tree.map_structure(lambda a: None if a is None else a[:size], trees)[0]

@@ -95,6 +95,7 @@ class Sharding:
 
 
 _state = threading.local()  # MirroredStrategy runs its replicas in threads
+_randomness = {"off": False}  # for all threads
 
 
 def sharding() -> Sharding:
@@ -130,7 +131,29 @@ def _install() -> None:
             del cls._aggregate_additional_loss
     trainer.Trainer._aggregate_additional_loss = _aggregate_additional_loss
     keras.layers.BatchNormalization._moments = _moments
+    get_metrics_result = trainer.Trainer.get_metrics_result
+
+    def metrics_as_tensors(self: Any) -> Any:
+        # A metric whose result is one of its variables is usual, and JAX 0.10 refuses variables as results.
+        results = get_metrics_result(self)
+        return {name: getattr(value, "value", value) for name, value in results.items()}
+
+    trainer.Trainer.get_metrics_result = metrics_as_tensors
     _route_seeds()
+
+
+@contextlib.contextmanager
+def without_randomness() -> Iterator[None]:
+    """Within this context dropout keeps everything and draws give the middle of their distribution.
+
+    Holds for what is traced within it, too.
+    """
+    before = _randomness["off"]
+    _randomness["off"] = True
+    try:
+        yield
+    finally:
+        _randomness["off"] = before
 
 
 def _route_seeds() -> None:
@@ -154,12 +177,31 @@ def _route_seeds() -> None:
 
     def seeded_dropout(inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
         # Keras on torch draws from torch's global generator for an unseeded layer, which no seed state describes.
+        if _randomness["off"]:
+            return inputs
         if noise_shape is None and getattr(seed, "_initial_seed", 0) is None:
             noise_shape = tuple(inputs.shape)
         return dropout(inputs, rate, noise_shape=noise_shape, seed=seed)
 
-    if keras.backend.backend() == "torch":
-        module.dropout = seeded_dropout
+    module.dropout = seeded_dropout
+    for name in ("normal", "truncated_normal", "uniform"):
+        setattr(module, name, _quiet(getattr(module, name)))
+
+
+def _quiet(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a draw of keras.random that gives its middle where randomness is off."""
+
+    def quiet(shape: Any, *args: Any, **kwargs: Any) -> Any:
+        from keras import backend, ops
+
+        if not _randomness["off"]:
+            return draw(shape, *args, **kwargs)
+        first, second = "mean" if "normal" in draw.__name__ else "minval", "maxval"
+        low = args[0] if args else kwargs.get(first, 0.0)
+        high = (args[1] if len(args) > 1 else kwargs.get(second, 1.0)) if first == "minval" else low
+        return ops.full(shape, (low + high) / 2, dtype=kwargs.get("dtype") or backend.floatx())
+
+    return quiet
 
 
 def _size(tensor: Any) -> int:
@@ -290,10 +332,13 @@ class Plan:
 
     gather_loss: tuple[str, ...]  # why the loss is computed over the whole batch on every replica; empty: it is not
     gather_metrics: tuple[str, ...]  # the same of the metrics
+    whole: tuple[str, ...] = ()  # why every replica computes the whole batch; empty: each computes its share
 
     def notes(self, devices: int) -> list[str]:
         if devices == 1:
             return []
+        if self.whole:
+            return [f"each device computes the whole batch, which is exact but no faster: {'; '.join(self.whole)}"]
         notes = []
         if self.gather_loss:
             notes.append(f"the outputs are gathered for the loss: {'; '.join(self.gather_loss)}")
@@ -309,7 +354,7 @@ def make_plan(model: Any, loss_gather: str = "auto") -> Plan:
     reasons = []
     if type(model).compute_loss is not keras.Model.compute_loss:
         reasons.append(f"{type(model).__name__}.compute_loss may look at all rows")
-    if model._compile_loss is not None:
+    if model._compile_loss is not None and model._compile_loss.built:
         for _, loss, _, _ in model._compile_loss._flat_losses:
             if not own_rows_only(loss):
                 name = getattr(getattr(loss, "fn", None), "__name__", type(loss).__name__)
@@ -338,9 +383,14 @@ def local_loss(model: Any, plan: Plan, x: Any, y: Any, sample_weight: Any, train
 
     here = sharding()
     shared = here.count > 1
+    if shared and plan.whole:
+        x, y, sample_weight = _gather_in(here, (x, y, sample_weight))
+        with use(Sharding(rows=here.size, size=here.size, counts=here.index == 0)):
+            loss, outputs = local_loss(model, plan, x, y, sample_weight, training)
+        return loss / here.count, outputs
     outputs = call(model, x, training)
     rows = (x, y, outputs, sample_weight)
-    gathered = _gather(rows) if shared and (plan.gather_loss or plan.gather_metrics) else rows
+    gathered = _gather_in(here, rows) if shared and (plan.gather_loss or plan.gather_metrics) else rows
     with contextlib.nullcontext() if here.counts else restored(model.metrics_variables):
         if shared and plan.gather_loss:
             gx, gy, gp, gw = gathered
@@ -378,13 +428,23 @@ def update_metrics(model: Any, x: Any, y: Any, outputs: Any, sample_weight: Any)
         model._compile_metrics.update_state(y, outputs, sample_weight)
 
 
-def _gather(tree: Any) -> Any:
+def predict(model: Any, plan: Plan, x: Any) -> Any:
+    """Return the model's outputs for this replica's rows."""
+    import keras
+
+    here = sharding()
+    if here.count == 1 or not plan.whole:
+        return call(model, x, training=False)
+    with use(Sharding(rows=here.size, size=here.size)):
+        outputs = call(model, _gather_in(here, x), training=False)
+    return keras.tree.map_structure(lambda output: output[here.first : here.first + here.rows], outputs)
+
+
+def _gather_in(here: Sharding, tree: Any) -> Any:
     """Return a tree of tensors with the rows of all replicas; the tensors' masks are gathered with them."""
     import keras
     from keras import ops
     from keras.src import backend
-
-    here = sharding()
 
     def one(tensor: Any) -> Any:
         if tensor is None:
@@ -403,6 +463,59 @@ def _gather(tree: Any) -> Any:
         return result
 
     return keras.tree.map_structure(one, tree)
+
+
+# --- does a step on shares of a batch compute what a step on the whole batch computes? --------------------------------
+
+LOSS_TOLERANCE = 1e-5  # relative; float32 rounding gives 1e-7
+GRADIENT_TOLERANCE = 1e-2  # of a variable's norm; ReLU and max-pool kinks that rounding flips give up to 1e-3
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step computes from a global batch, the same on all replicas."""
+
+    loss: float
+    gradients: list[np.ndarray]  # of the trainable variables, in order
+    states: list[np.ndarray]  # the non-trainable variables after the forward pass, in order
+
+
+@contextlib.contextmanager
+def perturbed(model: Any) -> Iterator[None]:
+    """Within this context the trainable weights are a little off, since zeros hide what depends on them."""
+    generator = np.random.default_rng(0)
+    before = [to_numpy(variable.value) for variable in model.trainable_variables]
+    for variable, value in zip(model.trainable_variables, before, strict=True):
+        variable.assign((value + 0.05 * generator.standard_normal(value.shape)).astype(value.dtype))
+    try:
+        yield
+    finally:
+        for variable, value in zip(model.trainable_variables, before, strict=True):
+            variable.assign(value)
+
+
+def difference(model: Any, shares: StepResult, whole: StepResult) -> str | None:
+    """Return where a step on shares departs from the step on the whole batch, or None."""
+    if not np.isfinite(whole.loss):
+        return None
+    if abs(shares.loss - whole.loss) > LOSS_TOLERANCE * max(abs(whole.loss), 1e-3):
+        blame = [layer.name for layer in model._flatten_layers() if layer is not model and layer._losses]
+        adding = f" (layers that add losses: {', '.join(blame)})" if blame else ""
+        return f"the loss is {shares.loss:.6g} on shares of it and {whole.loss:.6g} on the whole{adding}"
+    scale = np.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in whole.gradients))
+    pairs = [
+        *zip(model.trainable_variables, shares.gradients, whole.gradients, strict=True),
+        *zip(model.non_trainable_variables, shares.states, whole.states, strict=True),
+    ]
+    for position, (variable, mine, truth) in enumerate(pairs):
+        gradient = position < len(shares.gradients)
+        mine, truth = mine.astype(np.float64), truth.astype(np.float64)
+        floor = 1e-3 * scale if gradient else 1e-6
+        apart = np.linalg.norm(mine - truth) / (np.linalg.norm(truth) + floor)
+        if apart > GRADIENT_TOLERANCE:
+            what = "the gradient of " if gradient else "what the forward pass makes of "
+            return f"{what}{variable.path} differs by {apart:.2g} between shares of it and the whole"
+    return None
 
 
 # --- building, variables, metrics -------------------------------------------------------------------------------------
@@ -471,8 +584,10 @@ def set_seed(seed: int) -> None:
 
 
 def model_facts(model: Any) -> dict[str, Any]:
-    """Return the number of parameters, and the learning rate or its schedule."""
+    """Return the number of parameters, the learning rate or its schedule, and Keras's version."""
+    import keras
+
     rate = model.optimizer._learning_rate
     value = float(to_numpy(model.optimizer.learning_rate))
     named = value if hasattr(rate, "path") else f"{type(rate).__name__}, from {value:g}"
-    return {"parameters": model.count_params(), "learning_rate": named}
+    return {"parameters": model.count_params(), "learning_rate": named, "keras": keras.__version__}

@@ -6,6 +6,7 @@ the global batch; Keras's fit under MirroredStrategy applies them on each replic
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,7 +93,33 @@ class Adapter:
             common.build(self.model, (sample.x, sample.y, sample.sample_weight))
         self.plan = common.make_plan(self.model, options["loss_gather"])
         self._functions: dict[Any, Any] = {}
+        self._check(self.put(sample))
         return self.plan.notes(self.devices)
+
+    def _check(self, batch: Any) -> None:
+        """Let each replica compute whole batches from now on where a step on shares is not the step on the whole."""
+        if not batch[2] or self.plan.whole:
+            return
+        plans = [self.plan, dataclasses.replace(self.plan, whole=("to compare",))]
+        with common.without_randomness(), common.perturbed(self.model):
+            results = [self._step_result(plan, batch) for plan in plans]
+        apart = common.difference(self.model, *results)
+        self.plan = dataclasses.replace(self.plan, whole=() if apart is None else (apart,))
+
+    def _step_result(self, plan: common.Plan, batch: Any) -> common.StepResult:
+        states = self.model.non_trainable_variables
+        before = [common.to_numpy(self._first(variable)) for variable in states]
+        self.plan = plan
+        loss, gradients = tf.function(self._gradients, autograph=False)(*batch)
+        first = [common.to_numpy(self._first(variable)) for variable in states]
+        for variable, value in zip(states, before, strict=True):
+            variable.assign(value)
+        self.model.reset_metrics()
+        arrays = [self._strategy.experimental_local_results(gradient)[0].numpy() for gradient in gradients]
+        return common.StepResult(float(loss), arrays, first)
+
+    def _first(self, variable: Any) -> Any:
+        return self._strategy.experimental_local_results(variable.value)[0]
 
     def put(self, batch: Batch) -> Any:
         arrays = keras.tree.map_structure(
@@ -171,7 +198,8 @@ class Adapter:
 
     def _predict(self, values: Any, size: int, shared: bool) -> Any:
         def replica(*leaves: Any) -> Any:
-            return common.call(self.model, self._trees(leaves)[0], training=False)
+            with common.use(self._sharding(size, shared)):
+                return common.predict(self.model, self.plan, self._trees(leaves)[0])
 
         return self._strategy.run(replica, args=values)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -109,7 +110,28 @@ class Adapter:
         self.batch_norm = recipe.batch_norm
         common.build(self.model, (sample.x, sample.y, sample.sample_weight))
         self.plan = common.make_plan(self.model, options["loss_gather"])
+        self._check(self.put(sample))
         return self.plan.notes(self.devices)
+
+    def _check(self, batch: Any) -> None:
+        """Let each process compute whole batches from now on where a step on shares is not the step on the whole."""
+        if batch[0].count == 1 or self.plan.whole:
+            return
+        whole = dataclasses.replace(self.plan, whole=("to compare",))
+        with common.without_randomness(), common.perturbed(self.model):
+            apart = common.difference(self.model, self._step_result(self.plan, batch), self._step_result(whole, batch))
+        if apart is not None:
+            self.plan = dataclasses.replace(self.plan, whole=(apart,))
+
+    def _step_result(self, plan: common.Plan, batch: Any) -> common.StepResult:
+        states = self.model.non_trainable_variables
+        with common.restored([*states, *self.model.metrics_variables]):
+            loss = self.losses([self._backward(_Loss(self.model, plan), batch)])[0]
+            values = [variable.value for variable in self.model.trainable_variables]
+            gradients = [np.zeros(v.shape, np.float32) if v.grad is None else common.to_numpy(v.grad) for v in values]
+            self.model.zero_grad()
+            after = [common.to_numpy(variable.value) for variable in states]
+        return common.StepResult(loss, [self.gather(gradient).mean(axis=0) for gradient in gradients], after)
 
     def put(self, batch: Batch) -> Any:
         def tensor(array: np.ndarray | None) -> torch.Tensor | None:
@@ -193,9 +215,9 @@ class Adapter:
         return results
 
     def predict(self, batch: Any) -> Any:
-        _, (x, _, _) = batch
-        with torch.no_grad():
-            return keras.tree.map_structure(common.to_numpy, common.call(self.model, x, training=False))
+        sharding, (x, _, _) = batch
+        with torch.no_grad(), common.use(sharding):
+            return keras.tree.map_structure(common.to_numpy, common.predict(self.model, self.plan, x))
 
     def gather(self, values: np.ndarray) -> np.ndarray:
         values = np.asarray(values, order="C")

@@ -54,7 +54,6 @@ def main() -> int:
 
 def report(rundir: Any, process: int, error: BaseException) -> None:
     """Say in the run directory why this process stops, at once, before its peers notice."""
-    from kmgpu.errors import BY_NAME
     from kmgpu.rundir import write_json
     from kmgpu.worker import session
 
@@ -62,8 +61,7 @@ def report(rundir: Any, process: int, error: BaseException) -> None:
     if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
         kind = "OutOfMemory"
     lost_peer = session.lost_peer(error)
-    message = str(error) if kind in BY_NAME else f"{type(error).__name__}: {error}"
-    record = {"time": time.time(), "kind": kind, "message": message, "traceback": traceback.format_exc()}
+    record = {"time": time.time(), "kind": kind, "message": str(error), "traceback": traceback.format_exc()}
     write_json(rundir.error_file(process), record | {"secondary": lost_peer})
     traceback.print_exception(error)
 

@@ -163,8 +163,8 @@ def idle_notes(rows: int, batch_size: int, steps: int, adapter: Adapter) -> list
     for name, size in (("a batch", batch_size), ("the last batch of an epoch", last)):
         if size < adapter.devices:
             idle = ", ".join(str(device) for device in range(size, adapter.devices))
-            rows = f"{size} row{'s' if size > 1 else ''} for {adapter.devices} devices"
-            notes.append(f"{name} has {rows}: it is exact, but devices {idle} have no rows of their own")
+            have = f"{size} row{'s' if size > 1 else ''} for {adapter.devices} devices"
+            notes.append(f"{name} has {have}: it is exact, but devices {idle} have no rows of their own")
             break
     return notes
 

@@ -19,7 +19,7 @@ from kmgpu.errors import KmgpuError, UsageError
 from kmgpu.job import Job
 from kmgpu.recipe import Recipe
 from kmgpu.rundir import EventWriter, RunDir
-from kmgpu.worker import loop
+from kmgpu.worker import loop, predicting
 
 _adapter_module: ModuleType | None = None
 
@@ -68,7 +68,10 @@ class Session:
         if recipe.validation is not None:
             data = share(recipe.validation, scratch and scratch / "validation", adapter.process, "validation")
             validation = as_source(data, "validation")
-        loop.train(job, rundir, adapter, recipe, loop.Sources(rows, validation), record)
+        if job.mode == "predict":
+            predicting.predict(job, rundir, adapter, recipe, rows, record)
+        else:
+            loop.train(job, rundir, adapter, recipe, loop.Sources(rows, validation), record)
         if events is not None:
             events.close()
 
