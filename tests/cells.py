@@ -80,6 +80,10 @@ def add(
         _cells[cell.key] = cell
 
 
+LOADED_MODULES = "loaded-modules"  # the last cell of every launch, so that it sees what all others have loaded
+add(LOADED_MODULES, "loaded_modules", devices=(4,), order=1, settings={"folder": "FOLDER"})
+
+
 @dataclass(frozen=True)
 class Ran:
     """A cell that has run."""
