@@ -52,8 +52,30 @@ test-all: $(SETUP)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest $(TESTS)
 
+# The CUDA builds of the frameworks need different libraries, so each gets an environment of its own, unless
+# KMGPU_PYTHON_TORCH, KMGPU_PYTHON_TENSORFLOW or KMGPU_PYTHON_JAX names one.
 gpu-check: $(SETUP)
+	$(BIN)/python benchmarks/gpu_check.py --look
+	for backend in torch tensorflow jax; do
+	  variable=KMGPU_PYTHON_$${backend^^}
+	  if [ -z "$${!variable:-}" ]; then
+	    $(MAKE) --no-print-directory .venv-gpu/$$backend/.up-to-date
+	    export $$variable=$$PWD/.venv-gpu/$$backend/bin/python
+	  fi
+	done
 	$(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK)
+
+GPU_PACKAGE_torch := torch
+GPU_PACKAGE_tensorflow := tensorflow[and-cuda]
+GPU_PACKAGE_jax := jax[cuda13]
+
+.venv-gpu/%/.up-to-date: requirements.lock
+	echo "Setting up .venv-gpu/$* with $(GPU_PACKAGE_$*) (once; several GB)"
+	version=$$(sed -n 's/^$*\(-cpu\)\?==//p' requirements.lock)
+	$(BIN)/python -m venv --clear .venv-gpu/$*
+	.venv-gpu/$*/bin/python -m pip install --disable-pip-version-check -c requirements.lock \
+	  "$(GPU_PACKAGE_$*)==$$version" keras numpy safetensors scikit-learn
+	touch $@
 
 clean:
 	rm -rf .venv .venv-gpu build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
