@@ -53,15 +53,24 @@ def interpreter(backend: str, python: Mapping[str, str] | None = None, environ: 
         raise MissingEnvironment(f"{said_by}: no such file; it must be a Python with {strategy.module} and keras")
     if not os.access(path, os.X_OK):
         raise MissingEnvironment(f"{said_by}: the file is not executable; it must be a Python interpreter")
-    modules = {strategy.module: list(strategy.distributions), **{name: [name] for name in WORKER_NEEDS}}
-    found = installed(modules) if path == sys.executable else _ask(path, said_by, modules)
-    missing = [name for name in modules if found[name] is None]
+    found = _versions(strategy, path, said_by)
+    missing = [name for name, version in found.items() if version is None]
     if missing:
         raise MissingEnvironment(
             f"{path} has no {' and no '.join(missing)}, which {backend} needs: install with "
             f"`{path} -m pip install {' '.join(missing)}`, or name another interpreter with --python {backend}=PATH"
         )
     return path
+
+
+def versions(backend: str, path: str) -> dict[str, str | None]:
+    """Return the versions of what a backend's workers load in an interpreter: its framework, keras and others."""
+    return _versions(backends.find(backend), path, path)
+
+
+def _versions(strategy: backends.Strategy, path: str, said_by: str) -> dict[str, str | None]:
+    modules = {strategy.module: list(strategy.distributions), **{name: [name] for name in WORKER_NEEDS}}
+    return installed(modules) if path == sys.executable else _ask(path, said_by, modules)
 
 
 def installed(modules: dict[str, list[str]]) -> dict[str, str | None]:

@@ -26,6 +26,25 @@ class Place:
     rendezvous: str  # a file that does not exist yet, in a private directory on a local disk
 
 
+@dataclass(frozen=True)
+class StepResult:
+    """What a step computes from a global batch before its update, the same on all devices."""
+
+    loss: float
+    gradients: list[np.ndarray]  # of the trainable variables, in order
+    states: list[np.ndarray]  # the non-trainable variables after the forward pass, in order
+    metrics: dict[str, float]  # of this batch
+
+
+@dataclass(frozen=True)
+class State:
+    """All that a step starts from, in the order of Keras's lists of variables."""
+
+    trainable: list[np.ndarray]
+    other: list[np.ndarray]  # non-trainable variables: moving statistics, seeds, layer state
+    slots: list[np.ndarray]  # the optimizer's variables
+
+
 class Adapter(Protocol):
     """One strategy on ``devices`` devices. Methods that say "all processes" must be called by each of them."""
 
@@ -37,8 +56,17 @@ class Adapter(Protocol):
     def facts(self) -> dict[str, Any]:
         """What the framework itself says: version, device names, precision as read back."""
 
-    def reset(self, seed: int) -> None:
-        """Forget what earlier recipes left in Keras, and seed Python, NumPy, Keras and the framework."""
+    def reset(self, seed: int, dtype: str) -> None:
+        """Forget what earlier recipes left in Keras, set its float type, and seed Python, NumPy and the framework."""
+
+    def fixed_randomness(self, keep: bool) -> AbstractContextManager[Any]:
+        """Context in which, unless kept, random layers do nothing: dropout keeps all, noise is its mean."""
+
+    def names(self) -> dict[str, list[str]]:
+        """Unique names of the variables of each list of a ``State``: "trainable", "other", "slots"."""
+
+    def dtypes(self) -> dict[str, str]:
+        """The dtype of each variable, and of each layer's computations."""
 
     def scope(self) -> AbstractContextManager[Any]:
         """Context in which the recipe's file is imported and its Keras objects are made."""
@@ -54,6 +82,18 @@ class Adapter(Protocol):
 
     def train_step(self, batch: Any) -> Any:
         """One update from a global batch; may return before it is done. All processes."""
+
+    def step_result(self, batch: Any) -> StepResult:
+        """What ``train_step`` would compute, without its update; changes no variable, resets metrics. All processes."""
+
+    def apply(self, gradients: Sequence[np.ndarray]) -> None:
+        """One update of the optimizer from the gradient of a global batch. All processes."""
+
+    def state(self) -> State:
+        """Everything a step starts from, as it is on the first device of this process."""
+
+    def load_state(self, state: State) -> None:
+        """Set everything a step starts from, on all devices. All processes."""
 
     def evaluate_step(self, batch: Any) -> Any:
         """Loss and metrics of a global batch, no update. All processes."""

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kmgpu.backends import keras_common as common
-from kmgpu.backends.adapter import Place
+from kmgpu.backends.adapter import Place, State, StepResult
 from kmgpu.data.loader import Batch
 from kmgpu.errors import MissingEnvironment
 from kmgpu.recipe import Recipe
@@ -77,9 +77,20 @@ class Adapter:
             "threads": self._place.threads,
         }
 
-    def reset(self, seed: int) -> None:
+    def reset(self, seed: int, dtype: str) -> None:
         keras.backend.clear_session()
-        common.set_seed(seed)
+        jax.config.update("jax_enable_x64", dtype == "float64")
+        common.set_float(dtype)
+        keras.utils.set_random_seed(seed)
+
+    def fixed_randomness(self, keep: bool) -> Any:
+        return contextlib.nullcontext() if keep else common.without_randomness()
+
+    def names(self) -> dict[str, list[str]]:
+        return common.names(self.model)
+
+    def dtypes(self) -> dict[str, str]:
+        return common.dtypes(self.model)
 
     @contextlib.contextmanager
     def scope(self) -> Any:
@@ -92,6 +103,8 @@ class Adapter:
         common.build(self.model, (sample.x, sample.y, sample.sample_weight))
         self.plan = common.Plan((), ())
         self._train = jax.jit(self._train_program, static_argnames="size", donate_argnums=0)
+        self._step = jax.jit(self._step_program, static_argnames="size")
+        self._update = jax.jit(self._update_program)
         self._evaluate = jax.jit(self._evaluate_program, static_argnames="size", donate_argnums=0)
         self._predict = jax.jit(self._predict_program, static_argnames="size")
         self._pull()
@@ -148,8 +161,15 @@ class Adapter:
 
     def _train_program(self, state: Any, trees: Any, size: int) -> Any:
         loss, grads, (_, other, _, metrics) = self._gradients(state, trees, size)
-        trainable, slots = self.model.optimizer.stateless_apply(state[2], grads, state[0])
+        trainable, slots = self._update_program(state, grads)
         return self._replicated([trainable, other, slots, metrics]), loss
+
+    def _step_program(self, state: Any, trees: Any, size: int) -> Any:
+        loss, grads, after = self._gradients(state, trees, size)
+        return loss, self._replicated([grads, after])
+
+    def _update_program(self, state: Any, grads: Any) -> Any:
+        return self.model.optimizer.stateless_apply(state[2], grads, state[0])
 
     def _evaluate_program(self, state: Any, trees: Any, size: int) -> Any:
         _, (loss, after) = self._loss(state[0], state, trees, size, False)
@@ -167,6 +187,22 @@ class Adapter:
     def train_step(self, batch: Any) -> Any:
         self._state, loss = self._train(self._state, *batch)
         return loss
+
+    def step_result(self, batch: Any) -> StepResult:
+        loss, (gradients, after) = self._step(self._state, *batch)
+        self._state[3] = after[3]
+        return StepResult(float(loss), _arrays(gradients), _arrays(after[1]), self.metrics())
+
+    def apply(self, gradients: Sequence[np.ndarray]) -> None:
+        placed = [jax.device_put(gradient, self._everywhere) for gradient in gradients]
+        self._state[0], self._state[2] = self._update(self._state, placed)
+
+    def state(self) -> State:
+        return State(*(_arrays(group) for group in self._state[:3]))
+
+    def load_state(self, state: State) -> None:
+        common.load_state(self.model, state)
+        self._pull()
 
     def evaluate_step(self, batch: Any) -> Any:
         self._state, loss = self._evaluate(self._state, *batch)
@@ -209,3 +245,7 @@ class Adapter:
 
     def close(self) -> None:
         pass
+
+
+def _arrays(values: Any) -> list[np.ndarray]:
+    return [np.asarray(value) for value in values]

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from kmgpu.backends import float64
+from kmgpu.backends.adapter import State, StepResult
 from kmgpu.errors import UsageError
 
 FRAMEWORKS = {"torch": ("torch",), "tensorflow": ("tensorflow",), "jax": ("jax", "jaxlib")}
@@ -471,15 +473,6 @@ LOSS_TOLERANCE = 1e-5  # relative; float32 rounding gives 1e-7
 GRADIENT_TOLERANCE = 1e-2  # of a variable's norm; ReLU and max-pool kinks that rounding flips give up to 1e-3
 
 
-@dataclass(frozen=True)
-class StepResult:
-    """What a step computes from a global batch, the same on all replicas."""
-
-    loss: float
-    gradients: list[np.ndarray]  # of the trainable variables, in order
-    states: list[np.ndarray]  # the non-trainable variables after the forward pass, in order
-
-
 @contextlib.contextmanager
 def perturbed(model: Any) -> Iterator[None]:
     """Within this context the trainable weights are a little off, since zeros hide what depends on them."""
@@ -576,11 +569,46 @@ def metric_results(model: Any, states: Sequence[Any]) -> dict[str, float]:
     return flat
 
 
-def set_seed(seed: int) -> None:
-    """Seed Python, NumPy, Keras and the backend."""
+def state(model: Any) -> State:
+    """Return the values of all variables that a step starts from, as they are on the first device."""
+    groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables)
+    return State(*([to_numpy(variable.value) for variable in group] for group in groups))
+
+
+def load_state(model: Any, values: State) -> None:
+    groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables)
+    for group, arrays in zip(groups, (values.trainable, values.other, values.slots), strict=True):
+        for variable, array in zip(group, arrays, strict=True):
+            variable.assign(array)
+
+
+def names(model: Any) -> dict[str, list[str]]:
+    """Return unique names of the variables of each list of a State; Keras's paths repeat."""
+    groups = {
+        "trainable": model.trainable_variables,
+        "other": model.non_trainable_variables,
+        "slots": model.optimizer.variables,
+    }
+    found = {}
+    for kind, variables in groups.items():
+        paths = [variable.path for variable in variables]
+        found[kind] = [path if paths.count(path) == 1 else f"{path} ({n})" for n, path in enumerate(paths)]
+    return found
+
+
+def dtypes(model: Any) -> dict[str, str]:
+    """Return the dtype of each variable, and of each layer's computations, by path."""
+    variables = {variable.path: str(variable.dtype) for variable in model.variables}
+    return variables | {layer.path: str(layer.compute_dtype) for layer in model._flatten_layers(include_self=False)}
+
+
+def set_float(dtype: str) -> None:
+    """Set the type of weights, inputs and computations: float32, or a float64 that is float64 everywhere."""
     import keras
 
-    keras.utils.set_random_seed(seed)
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)
+    float64.install(dtype == "float64")
 
 
 def model_facts(model: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ the global batch; Keras's fit under MirroredStrategy applies them on each replic
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from kmgpu.backends import keras_common as common
-from kmgpu.backends.adapter import Place
+from kmgpu.backends.adapter import Place, State, StepResult
 from kmgpu.data.loader import Batch, split
 from kmgpu.errors import MissingEnvironment
 from kmgpu.recipe import Recipe
@@ -79,9 +80,19 @@ class Adapter:
             "threads": tf.config.threading.get_intra_op_parallelism_threads(),
         }
 
-    def reset(self, seed: int) -> None:
+    def reset(self, seed: int, dtype: str) -> None:
         keras.backend.clear_session()
-        common.set_seed(seed)
+        common.set_float(dtype)
+        keras.utils.set_random_seed(seed)
+
+    def fixed_randomness(self, keep: bool) -> Any:
+        return contextlib.nullcontext() if keep else common.without_randomness()
+
+    def names(self) -> dict[str, list[str]]:
+        return common.names(self.model)
+
+    def dtypes(self) -> dict[str, str]:
+        return common.dtypes(self.model)
 
     def scope(self) -> Any:
         return self._strategy.scope()
@@ -100,23 +111,13 @@ class Adapter:
         """Let each replica compute whole batches from now on where a step on shares is not the step on the whole."""
         if not batch[2] or self.plan.whole:
             return
-        plans = [self.plan, dataclasses.replace(self.plan, whole=("to compare",))]
+        results = []
         with common.without_randomness(), common.perturbed(self.model):
-            results = [self._step_result(plan, batch) for plan in plans]
+            for whole in ((), ("to compare",)):
+                self.plan = dataclasses.replace(self.plan, whole=whole)
+                results.append(self._step_result(tf.function(self._gradients, autograph=False), batch))
         apart = common.difference(self.model, *results)
         self.plan = dataclasses.replace(self.plan, whole=() if apart is None else (apart,))
-
-    def _step_result(self, plan: common.Plan, batch: Any) -> common.StepResult:
-        states = self.model.non_trainable_variables
-        before = [common.to_numpy(self._first(variable)) for variable in states]
-        self.plan = plan
-        loss, gradients = tf.function(self._gradients, autograph=False)(*batch)
-        first = [common.to_numpy(self._first(variable)) for variable in states]
-        for variable, value in zip(states, before, strict=True):
-            variable.assign(value)
-        self.model.reset_metrics()
-        arrays = [self._strategy.experimental_local_results(gradient)[0].numpy() for gradient in gradients]
-        return common.StepResult(float(loss), arrays, first)
 
     def _first(self, variable: Any) -> Any:
         return self._strategy.experimental_local_results(variable.value)[0]
@@ -182,11 +183,14 @@ class Adapter:
 
     def _train(self, values: Any, size: int, shared: bool) -> Any:
         loss, grads = self._gradients(values, size, shared)
+        self._apply(grads)
+        return loss
+
+    def _apply(self, grads: Any) -> None:
         optimizer = self.model.optimizer
         # In cross-replica context; LossScaleOptimizer.apply refuses that, what it does then does not.
         apply = getattr(optimizer, "_common_apply", optimizer.apply) if self.devices > 1 else optimizer.apply
         apply(grads, self.model.trainable_variables)
-        return loss
 
     def _evaluate(self, values: Any, size: int, shared: bool) -> Any:
         def replica(*leaves: Any) -> Any:
@@ -205,6 +209,30 @@ class Adapter:
 
     def train_step(self, batch: Any) -> Any:
         return self._run(self._train, batch)
+
+    def step_result(self, batch: Any) -> StepResult:
+        return self._step_result(lambda *batch: self._run(self._gradients, batch), batch)
+
+    def _step_result(self, function: Any, batch: Any) -> StepResult:
+        states = self.model.non_trainable_variables
+        before = [common.to_numpy(self._first(variable)) for variable in states]
+        loss, gradients = function(*batch)
+        after = [common.to_numpy(self._first(variable)) for variable in states]
+        for variable, value in zip(states, before, strict=True):
+            variable.assign(value)
+        arrays = [self._strategy.experimental_local_results(gradient)[0].numpy() for gradient in gradients]
+        return StepResult(float(loss), arrays, after, self.metrics())
+
+    def apply(self, gradients: Sequence[np.ndarray]) -> None:
+        self._run(self._apply, [[tf.constant(gradient) for gradient in gradients]])
+
+    def state(self) -> State:
+        model = self.model
+        groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables)
+        return State(*([common.to_numpy(self._first(variable)) for variable in group] for group in groups))
+
+    def load_state(self, state: State) -> None:
+        common.load_state(self.model, state)
 
     def evaluate_step(self, batch: Any) -> Any:
         return self._run(self._evaluate, batch)

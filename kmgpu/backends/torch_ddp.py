@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from kmgpu.backends import keras_common as common
-from kmgpu.backends.adapter import Place
+from kmgpu.backends.adapter import Place, State, StepResult
 from kmgpu.data.loader import Batch
 from kmgpu.errors import MissingEnvironment
 from kmgpu.recipe import Recipe
@@ -98,9 +98,19 @@ class Adapter:
             "threads": torch.get_num_threads(),
         }
 
-    def reset(self, seed: int) -> None:
+    def reset(self, seed: int, dtype: str) -> None:
         keras.backend.clear_session()
-        common.set_seed(seed)
+        common.set_float(dtype)
+        keras.utils.set_random_seed(seed)
+
+    def fixed_randomness(self, keep: bool) -> Any:
+        return contextlib.nullcontext() if keep else common.without_randomness()
+
+    def names(self) -> dict[str, list[str]]:
+        return common.names(self.model)
+
+    def dtypes(self) -> dict[str, str]:
+        return common.dtypes(self.model)
 
     def scope(self) -> Any:
         return contextlib.nullcontext()
@@ -119,19 +129,10 @@ class Adapter:
             return
         whole = dataclasses.replace(self.plan, whole=("to compare",))
         with common.without_randomness(), common.perturbed(self.model):
-            apart = common.difference(self.model, self._step_result(self.plan, batch), self._step_result(whole, batch))
+            results = [self._step_result(_Loss(self.model, plan), batch) for plan in (self.plan, whole)]
+        apart = common.difference(self.model, *results)
         if apart is not None:
             self.plan = dataclasses.replace(self.plan, whole=(apart,))
-
-    def _step_result(self, plan: common.Plan, batch: Any) -> common.StepResult:
-        states = self.model.non_trainable_variables
-        with common.restored([*states, *self.model.metrics_variables]):
-            loss = self.losses([self._backward(_Loss(self.model, plan), batch)])[0]
-            values = [variable.value for variable in self.model.trainable_variables]
-            gradients = [np.zeros(v.shape, np.float32) if v.grad is None else common.to_numpy(v.grad) for v in values]
-            self.model.zero_grad()
-            after = [common.to_numpy(variable.value) for variable in states]
-        return common.StepResult(loss, [self.gather(gradient).mean(axis=0) for gradient in gradients], after)
 
     def put(self, batch: Batch) -> Any:
         def tensor(array: np.ndarray | None) -> torch.Tensor | None:
@@ -194,6 +195,30 @@ class Adapter:
         with torch.no_grad():
             self.model.optimizer.apply(grads, self.model.trainable_variables)
         return loss
+
+    def step_result(self, batch: Any) -> StepResult:
+        return self._step_result(self._module(batch), batch)
+
+    def _step_result(self, module: Any, batch: Any) -> StepResult:
+        states = self.model.non_trainable_variables
+        with common.restored(states):
+            loss = self.losses([self._backward(module, batch)])[0]
+            values = [variable.value for variable in self.model.trainable_variables]
+            gradients = [common.to_numpy(torch.zeros_like(v) if v.grad is None else v.grad) for v in values]
+            self.model.zero_grad()
+            after = [common.to_numpy(variable.value) for variable in states]
+        return StepResult(loss, [self.gather(g).mean(axis=0) for g in gradients], after, self.metrics())
+
+    def apply(self, gradients: Sequence[np.ndarray]) -> None:
+        tensors = [torch.from_numpy(np.array(gradient)).to(self._device) for gradient in gradients]
+        with torch.no_grad():
+            self.model.optimizer.apply(tensors, self.model.trainable_variables)
+
+    def state(self) -> State:
+        return common.state(self.model)
+
+    def load_state(self, state: State) -> None:
+        common.load_state(self.model, state)
 
     def evaluate_step(self, batch: Any) -> Any:
         sharding, (x, y, sample_weight) = batch

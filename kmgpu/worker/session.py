@@ -19,7 +19,7 @@ from kmgpu.errors import KmgpuError, UsageError
 from kmgpu.job import Job
 from kmgpu.recipe import Recipe
 from kmgpu.rundir import EventWriter, RunDir
-from kmgpu.worker import loop, predicting
+from kmgpu.worker import loop, parity, predicting
 
 _adapter_module: ModuleType | None = None
 
@@ -70,6 +70,8 @@ class Session:
             validation = as_source(data, "validation")
         if job.mode == "predict":
             predicting.predict(job, rundir, adapter, recipe, rows, record)
+        elif job.mode == "parity":
+            parity.run(job, rundir, adapter, recipe, rows, record)
         else:
             loop.train(job, rundir, adapter, recipe, loop.Sources(rows, validation), record)
         if events is not None:
@@ -78,7 +80,7 @@ class Session:
 
 def make_recipe(job: Job, adapter: Adapter) -> Recipe:
     """Import the recipe's file and call its function, in the adapter's scope; what goes wrong is one sentence."""
-    adapter.reset(job.seed)
+    adapter.reset(job.seed, job.options.get("dtype", "float32"))
     path = Path(job.recipe)
     sys.path.insert(0, str(path.parent))  # a recipe may import its neighbours
     with adapter.scope():

@@ -1,0 +1,167 @@
+"""The proof that stands at the head of a comparison: a short parity check of the very cells that are timed.
+
+What was proved once is not proved again while recipe, settings, versions, machine and kmgpu itself are what they were.
+Such proofs lie in the user's cache directory (XDG_CACHE_HOME, or ~/.cache), one small file each, and not beside the
+studies: what was proved does not depend on where a study is written, and two studies at once need no lock. Only success
+is kept: who meets a failure wants its details, and a new attempt after whatever was done about it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kmgpu import environment, proving, records
+from kmgpu.errors import Interrupted, KmgpuError, MissingEnvironment, UsageError
+from kmgpu.report import matrix
+from kmgpu.report.parity import ParityResult
+from kmgpu.rundir import read_json, write_json
+
+STEPS = 5  # enough for optimizer slots and moving statistics to count; each is compared by itself
+DTYPE = "float32"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is known of the mathematics of a study's cells; ``ok`` is None where it was not looked at."""
+
+    ok: bool | None
+    sentence: str  # for the heading of the table
+    unproved: dict[tuple[str, int], str]  # (backend, devices) -> why its speed stands alone
+    parted: bool = False  # some cell computes something else, and did not merely fail to run
+
+    def to_json(self) -> dict[str, Any]:
+        cells = [{"backend": name, "devices": count, "why": why} for (name, count), why in self.unproved.items()]
+        return {"ok": self.ok, "sentence": self.sentence, "unproved": cells}
+
+
+def skipped(why: str) -> Proof:
+    """Return the proof of who did not ask for one."""
+    return Proof(None, f"Same mathematics: not checked ({why}).", {})
+
+
+def prove(
+    recipe: Path,
+    *,
+    backends: Sequence[str],
+    devices: Sequence[int],
+    out: Path,
+    show: Callable[[str], None] = lambda line: None,
+    **asked: Any,
+) -> Proof:
+    """Return the proof of a grid, from the cache or by a parity check into ``out``.
+
+    ``asked`` are settings, batch_size, seed, python and device_kind, as ``kmgpu.proving.parity`` has them. What is
+    wrong with the request itself is raised, as is an interruption; any other failure is a failed proof.
+    """
+    if len(proving.grid(backends, devices)) == 1:
+        return skipped("there is one cell, and nothing to compare it with")
+    name = key(recipe, backends=backends, devices=devices, **asked)
+    known = recall(name)
+    if known is not None:
+        show(f"same mathematics: proved on {known['when']}, and nothing that it rests on has changed since")
+        return Proof(True, f"{known['sentence']} (on {known['when']}, for what is the same today).", {})
+    show("first, whether all cells do the same mathematics (--no-parity leaves this out)")
+    try:
+        result = proving.parity(
+            recipe, backends=backends, devices=devices, steps=STEPS, dtype=DTYPE, out=out, show=show, **asked
+        )
+    except (Interrupted, UsageError, MissingEnvironment):
+        raise
+    except KmgpuError as error:
+        why = f"the reference cell of the parity check did not run: {str(error).splitlines()[0]}"
+        cells = {(backend, count): why for backend in backends for count in devices}
+        return Proof(False, f"Same mathematics: NOT PROVED; {why}.", cells)
+    proof = _from(result)
+    show(proof.sentence)
+    if proof.ok:
+        remember(name, proof.sentence.removesuffix("."))
+    return proof
+
+
+def _from(result: ParityResult) -> Proof:
+    unproved = {
+        (cell.backend, cell.devices): f"it {'parts' if cell.verdict.word == 'parts' else 'did not run'} in the parity "
+        f"check, see {result.path}/parity.md"
+        for cell in result.cells
+        if not cell.verdict.ok
+    }
+    if result.ok:
+        return Proof(True, f"Same mathematics proved: {result.sentence}.", {})
+    parted = any(cell.verdict.word == "parts" for cell in result.cells)
+    failures = " ".join(said for style, said in matrix.remarks(result) if style == "red")
+    words = "NOT THE SAME MATHEMATICS" if parted else "Same mathematics: NOT PROVED"
+    return Proof(False, f"{words}: {result.sentence}. {failures}", unproved, parted)
+
+
+def key(recipe: Path, **asked: Any) -> str:
+    """Return a hash of all that a proof rests on: source texts, settings, versions, machine, variables."""
+    machine = environment.machine()
+    interpreters = {name: environment.interpreter(name, asked["python"]) for name in asked["backends"]}
+    rests_on = {
+        "asked": {name: value for name, value in asked.items() if name != "python"},
+        "steps": [STEPS, DTYPE],
+        "recipe": [_digest(path) for path in sources(recipe)],
+        "kmgpu": [_digest(path) for path in sorted(Path(__file__).parent.rglob("*.py"))],
+        "versions": {name: [path, environment.versions(name, path)] for name, path in interpreters.items()},
+        "machine": {name: machine[name] for name in ("os", "kernel", "cpu", "gpus", "gpu_driver", "variables")},
+    }
+    return hashlib.sha256(records.dumps(rests_on).encode()).hexdigest()
+
+
+def sources(recipe: Path) -> list[Path]:
+    """Return the files that a recipe's file is made of: itself, and its neighbours that it imports, also indirectly."""
+    found: list[Path] = []
+    waiting = [recipe]
+    while waiting:
+        path = waiting.pop(0)
+        if path in found:
+            continue
+        found.append(path)
+        for name in _imported(path):
+            single, package = recipe.parent / f"{name}.py", recipe.parent / name
+            waiting += [single] if single.is_file() else sorted(package.rglob("*.py")) if package.is_dir() else []
+    return found
+
+
+def recall(name: str) -> Mapping[str, Any] | None:
+    """Return what was remembered under a name, or None."""
+    try:
+        return read_json(_file(name))
+    except (OSError, ValueError):  # not there, or cut
+        return None
+
+
+def remember(name: str, sentence: str) -> None:
+    """Keep a proof; where that is not possible, it will be made again."""
+    try:
+        _file(name).parent.mkdir(parents=True, exist_ok=True)
+        write_json(_file(name), {"sentence": sentence, "when": time.strftime("%Y-%m-%d %H:%M")})
+    except (OSError, RuntimeError):  # a home that is read-only, or that is not there
+        pass
+
+
+def _file(name: str) -> Path:
+    parent = os.environ.get("XDG_CACHE_HOME")
+    return (Path(parent) if parent else Path.home() / ".cache") / "kmgpu" / "proofs" / f"{name}.json"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _imported(path: Path) -> list[str]:
+    """Return the top-level names that a file imports, wherever in it."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [alias.name.partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.append(node.module.partition(".")[0])
+    return list(dict.fromkeys(names))

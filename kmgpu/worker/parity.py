@@ -1,0 +1,232 @@
+"""One cell of a parity check: the same steps as the reference cell's, compared step by step and in free running.
+
+Stepwise, a cell starts every step from the reference's weights, slots and state, so that an error cannot hide in chaos,
+nor chaos look like an error. In free running it starts from the reference's initial state alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from kmgpu.backends.adapter import Adapter, State, StepResult
+from kmgpu.data import trees
+from kmgpu.data.loader import Batch, batches
+from kmgpu.data.source import Source
+from kmgpu.job import Job
+from kmgpu.recipe import Recipe
+from kmgpu.rundir import RunDir, write_json
+from kmgpu.worker import weights
+
+# A step is also compared on batches a little off: a kink (ReLU, max-pool) that rounding flips on one batch is not
+# there on another, while wrong mathematics is wrong on all. The last one is off by one rounding: the noise floor.
+VARIANTS = ("batch", "moved", "moved again", "rounded")
+ZERO = 1e-6  # of the global norm: below it a gradient is zero but for rounding, as that of a bias before BatchNorm
+
+
+def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Source, record: Callable) -> None:
+    """Write parity.json: how far this cell is from the reference, or, for the reference, how far rounding takes it."""
+    reference = job.options["reference"]
+    folder = rundir.path / "parity" if reference is None else Path(reference) / "parity"
+    stream = _stream(job, adapter, recipe, rows)
+    first = next(stream)
+    record("facts", **_prepare(job, rundir, adapter, recipe, first))
+    names = adapter.names()
+    steps = list(itertools.islice(itertools.chain([first], stream), job.options["steps"]))
+    with adapter.fixed_randomness(job.options["keep_random"]):
+        if reference is None:
+            assert adapter.processes == 1, "the reference cell is one device"
+            found = _reference(adapter, steps, folder, names, job.options["dtype"])
+        else:
+            found = _cell(adapter, steps, folder, names, job.options["dtype"])
+    if adapter.process == 0:
+        write_json(rundir.path / "parity.json", {"names": names, "dtypes": adapter.dtypes(), **found})
+    record("end")
+
+
+def _stream(job: Job, adapter: Adapter, recipe: Recipe, rows: Source) -> Iterator[Batch]:
+    """Yield the batches of as many epochs as it takes, uneven last ones included."""
+    for epoch in itertools.count():
+        yield from batches(
+            rows, batch_size=job.batch_size or recipe.batch_size, seed=job.seed, epoch=epoch, shuffle=recipe.shuffle,
+            part=(adapter.process, adapter.processes), steps=recipe.steps_per_epoch, class_weight=recipe.class_weight,
+        )  # fmt: skip
+
+
+def _prepare(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, first: Batch) -> dict[str, Any]:
+    notes = adapter.prepare(recipe, first, {"loss_gather": job.loss_gather})
+    initial = weights.initialise(adapter, job, rundir)
+    return {**adapter.facts(), "notes": notes, "initial_weights": initial, "batch_size": first.size}
+
+
+def _reference(
+    adapter: Adapter, steps: list[Batch], folder: Path, names: dict[str, list[str]], dtype: str
+) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    state = adapter.state()
+    floor, losses = [], []
+    for number, batch in enumerate(steps):
+        results = [adapter.step_result(adapter.put(variant)) for variant in _variants(batch, dtype)]
+        _write(folder / f"state-{number:04d}.safetensors", _flat(state))
+        for name, result in zip(VARIANTS, results, strict=True):
+            _write(folder / f"{name}-{number:04d}.safetensors", _flat(result))
+        adapter.load_state(State(state.trainable, results[0].states, state.slots))
+        adapter.apply(results[0].gradients)
+        state = adapter.state()
+        losses.append(results[0].loss)
+        floor.append(_compare_step(results[-1], results[0], names))
+    _write(folder / f"state-{len(steps):04d}.safetensors", _flat(state))
+    adapter.load_state(_read_state(folder, 0))
+    rounded = [list(_variants(batch, dtype))[-1] for batch in steps]
+    return {"losses": losses, "floor": floor, "floor_trajectory": _trajectory(adapter, rounded, folder, losses, names)}
+
+
+def _cell(
+    adapter: Adapter, steps: list[Batch], folder: Path, names: dict[str, list[str]], dtype: str
+) -> dict[str, Any]:
+    found, losses = [], []
+    for number, batch in enumerate(steps):
+        adapter.load_state(_read_state(folder, number))
+        compared = []
+        for name, variant in zip(VARIANTS[:-1], _variants(batch, dtype), strict=False):
+            truth = _read_result(folder / f"{name}-{number:04d}.safetensors")
+            compared.append(_compare_step(adapter.step_result(adapter.put(variant)), truth, names))
+            if name == VARIANTS[0]:
+                losses.append(truth.loss)
+        truth = _read_result(folder / f"{VARIANTS[0]}-{number:04d}.safetensors")
+        adapter.apply(truth.gradients)
+        before, after = _read_state(folder, number), _read_state(folder, number + 1)
+        update = _update_errors(adapter.state(), before, after, names)
+        found.append({"variants": compared, "update": update})
+    adapter.load_state(_read_state(folder, 0))
+    return {"steps": found, "trajectory": _trajectory(adapter, steps, folder, losses, names)}
+
+
+def _trajectory(
+    adapter: Adapter, steps: list[Batch], folder: Path, losses: list[float], names: dict[str, list[str]]
+) -> dict[str, Any]:
+    """Free running with the real training step: errors of losses and weights against the reference's, per step."""
+    loss_errors, weight_errors, final = [], [], {}
+    for number, batch in enumerate(steps):
+        loss = adapter.losses([adapter.train_step(adapter.put(batch))])[0]
+        loss_errors.append(relative(loss, losses[number]))
+        mine, truth = adapter.state(), _read_state(folder, number + 1)
+        final = _errors(mine.trainable, truth.trainable, names["trainable"])
+        weight_errors.append(max(final.values()))
+    adapter.metrics()
+    return {"losses": loss_errors, "weights": weight_errors, "final_weights": final}
+
+
+def _compare_step(mine: StepResult, truth: StepResult, names: dict[str, list[str]]) -> dict[str, Any]:
+    return {
+        "loss": truth.loss,
+        "loss_error": relative(mine.loss, truth.loss),
+        "gradient_norm": _norm_of_all(truth.gradients),
+        "metrics": {name: relative(value, truth.metrics[name]) for name, value in mine.metrics.items()},
+        "gradients": _errors(mine.gradients, truth.gradients, names["trainable"]),
+        "states": {name: error(a, b) for name, a, b in zip(names["other"], mine.states, truth.states, strict=True)},
+    }
+
+
+def _update_errors(mine: State, before: State, after: State, names: dict[str, list[str]]) -> dict[str, float]:
+    """Return for each weight and slot how far its change is from the reference's, relative to the change.
+
+    What storing a value rounds (two units in the last place) is no error of the update, however small that is.
+    """
+    errors = {}
+    for kind in ("trainable", "slots"):
+        groups = (getattr(mine, kind), getattr(before, kind), getattr(after, kind), names[kind])
+        for value, old, truth, name in zip(*groups, strict=True):
+            new = truth.astype(np.float64)
+            rounding = 2 * np.finfo(truth.dtype).eps * _norm(truth) if truth.dtype.kind == "f" else 0.0
+            apart = max(0.0, _norm(value.astype(np.float64) - new) - rounding)
+            errors[name] = apart / max(_norm(new - old.astype(np.float64)), 1e-30) if apart else 0.0
+    return errors
+
+
+def _errors(mine: list[np.ndarray], truth: list[np.ndarray], names: list[str]) -> dict[str, float]:
+    """Return each array's error; one that is zero but for rounding is compared on the scale of all of them."""
+    whole = _norm_of_all(truth)
+    return {
+        name: error(a, b, whole if _norm(b) < ZERO * whole else None)
+        for name, a, b in zip(names, mine, truth, strict=True)
+    }
+
+
+def error(mine: np.ndarray, truth: np.ndarray, scale: float | None = None) -> float:
+    """Return the norm of the difference over ``scale``, or else over the norm of the truth; 0 for equal arrays."""
+    if mine.shape != truth.shape or (np.isfinite(mine) != np.isfinite(truth)).any():
+        return float("inf")
+    finite = np.isfinite(truth)
+    apart = _norm(np.where(finite, mine, 0).astype(np.float64) - np.where(finite, truth, 0).astype(np.float64))
+    return apart / max(_norm(np.where(finite, truth, 0)) if scale is None else scale, 1e-30) if apart else 0.0
+
+
+def relative(mine: Any, truth: Any) -> float:
+    """Return the relative difference of two numbers, or the largest of two lists; 0 where both are not finite alike."""
+    a, b = np.asarray(mine, np.float64), np.asarray(truth, np.float64)
+    if a.shape != b.shape or (np.isfinite(a) != np.isfinite(b)).any():
+        return float("inf")
+    apart = np.abs(np.where(np.isfinite(a), a - b, 0.0))
+    return float(np.max(apart / np.maximum(np.abs(np.where(np.isfinite(b), b, 1.0)), 1e-6), initial=0.0))
+
+
+def _norm_of_all(arrays: list[np.ndarray]) -> float:
+    return float(np.sqrt(sum(_norm(array) ** 2 for array in arrays)))
+
+
+def _norm(array: np.ndarray) -> float:
+    return float(np.linalg.norm(np.asarray(array, np.float64)))
+
+
+def _variants(batch: Batch, dtype: str) -> Iterator[Batch]:
+    """Yield the batch, and the batch with its floating inputs a little off, the same in every process and cell."""
+    for number, scale in enumerate((0.0, 1e-2, 1e-2, float(np.finfo(dtype).eps))):
+
+        def off(array: np.ndarray, number: int = number, scale: float = scale) -> np.ndarray:
+            if array.dtype.kind != "f":
+                return array
+            seeds = [[number, int(index)] for index in batch.indices[batch.positions]]
+            noise = np.stack([np.random.default_rng(seed).standard_normal(array.shape[1:]) for seed in seeds])
+            return (array * (1 + scale * noise)).astype(dtype)
+
+        yield dataclasses.replace(batch, x=trees.transform(off, batch.x))
+
+
+def _flat(record: State | StepResult) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in vars(record).items():
+        if isinstance(value, list):
+            arrays |= {f"{name}/{index:04d}": array for index, array in enumerate(value)}
+        elif isinstance(value, dict):
+            arrays |= {f"{name}/{key}": np.asarray(number, np.float64) for key, number in value.items()}
+        else:
+            arrays[name] = np.asarray(value, np.float64)
+    return arrays
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    save_file({name: np.array(array, order="C") for name, array in arrays.items()}, path)
+
+
+def _read_state(folder: Path, number: int) -> State:
+    arrays = load_file(folder / f"state-{number:04d}.safetensors")
+    return State(*(_list(arrays, name) for name in ("trainable", "other", "slots")))
+
+
+def _read_result(path: Path) -> StepResult:
+    arrays = load_file(path)
+    metrics = {key.partition("/")[2]: array.tolist() for key, array in arrays.items() if key.startswith("metrics/")}
+    return StepResult(float(arrays["loss"]), _list(arrays, "gradients"), _list(arrays, "states"), metrics)
+
+
+def _list(arrays: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
+    return [arrays[key] for key in sorted(arrays) if key.startswith(f"{name}/")]
+
+
