@@ -7,9 +7,10 @@ from typing import Any
 from kmgpu.recipe import Recipe
 
 __version__ = "0.1.0"
-__all__ = ["Recipe", "compare", "train"]
+__all__ = ["Recipe", "compare", "parity", "train"]
 
-_LAZY = {"train": "kmgpu.training", "compare": "kmgpu.comparison"}  # a recipe file must not load the orchestrator
+# A recipe file must not load the orchestrator.
+_LAZY = {"train": "kmgpu.training", "compare": "kmgpu.comparison", "parity": "kmgpu.proving"}
 
 
 def __getattr__(name: str) -> Any:

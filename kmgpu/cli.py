@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from kmgpu import __version__
-from kmgpu.errors import KmgpuError, UsageError
+from kmgpu.errors import KmgpuError, ParityFailed, UsageError
 
 DEFAULT_RECIPE = "digits_cnn"
-RUN_FOLDERS = (Path("runs"), Path("studies"))
+RUN_FOLDERS = (Path("runs"), Path("studies"), Path("parity"))
 INTERRUPTED = 130
 
 app = typer.Typer(
@@ -127,13 +127,17 @@ def compare(
     seed: Seed = 0,
     settings: Settings = None,
     python: Pythons = None,
+    no_parity: Annotated[
+        bool, typer.Option("--no-parity", help="Do not check first whether all do the same mathematics.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Study directory; a new one in ./studies if left out.")
     ] = None,
 ) -> int:
     """Train a recipe on several backends and numbers of devices, and print one table.
 
-    Runs are made one at a time and interleaved. Runs that differ in more than what is compared are refused.
+    Runs are made one at a time and interleaved. Runs that differ in more than what is compared are refused. A short
+    parity check comes first, unless nothing has changed since the last one; where it fails, no speeds are ranked.
 
     \b
     kmgpu compare digits_cnn
@@ -157,6 +161,7 @@ def compare(
         seed=seed,
         python=_pythons(python),
         device_kind=device_kind,
+        parity=not no_parity,
         out=out,
         show=_print_now,
     )
@@ -164,7 +169,70 @@ def compare(
     console.print()
     console.print(tables.terminal(result.heading, result.rows, result.remarks, console.width))
     console.print(f"\nAlso in {result.path}/comparison.md and comparison.json", soft_wrap=True)
+    if result.proof.parted or (result.ok and result.proof.ok is False):
+        raise ParityFailed("these runs are not proved to do the same mathematics; the lines above say which and where")
     return 0 if result.ok else 1
+
+
+@app.command()
+def parity(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name or file.")],
+    backends: Annotated[
+        str, typer.Option(metavar="LIST", help="Which backends; the first, on one device, is the reference.")
+    ] = "torch,tensorflow,jax",
+    devices: Annotated[str, typer.Option(metavar="LIST", help="Which numbers of devices.")] = "1,2,4",
+    steps: Annotated[int, typer.Option(metavar="N", help="How many steps are compared.")] = 20,
+    dtype: Annotated[str, typer.Option(metavar="float32|float64", help="Of weights and computations.")] = "float32",
+    keep_random: Annotated[
+        bool, typer.Option("--keep-random", help="Let dropout and noise draw, and compare what they give.")
+    ] = False,
+    device_kind: DeviceKind = "auto",
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
+    settings: Settings = None,
+    python: Pythons = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where all goes; a new directory in ./parity if left out.")
+    ] = None,
+) -> int:
+    """Prove that backends and numbers of devices do the same mathematics, or say where they part.
+
+    Every cell takes the steps of the reference, each from the reference's state, and is compared with it: loss,
+    metrics, every gradient, every state, every update; and once it runs free. Exit code 5 if a cell parts or fails.
+
+    \b
+    kmgpu parity digits_cnn
+    kmgpu parity digits_cnn --backends jax,torch --devices 1,2,3 --dtype float64
+    kmgpu parity my_recipe.py --steps 50 --set learning_rate=0.01 --batch-size 30
+    """
+    from rich.console import Console
+
+    from kmgpu import proving, recipe_card
+    from kmgpu.report import matrix
+
+    result = proving.parity(
+        recipe,
+        backends=[name.strip() for name in backends.split(",")],
+        devices=_numbers("--devices", devices),
+        steps=steps,
+        dtype=dtype,
+        settings=recipe_card.parse_settings(recipe_card.card(recipe_card.find_recipe(recipe)), settings or []),
+        batch_size=batch_size,
+        seed=seed,
+        python=_pythons(python),
+        device_kind=device_kind,
+        keep_random=keep_random,
+        out=out,
+        show=_print_now,
+    )
+    console = Console(highlight=False)
+    console.print()
+    console.print(matrix.terminal(result))
+    console.print(f"\nAlso in {result.path}/parity.md and parity.json", soft_wrap=True)
+    if not result.ok:
+        raise ParityFailed(result.sentence)
+    console.print(f"\nSame mathematics: {result.sentence}.")
+    return 0
 
 
 @app.command()
@@ -193,7 +261,7 @@ def runs(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """List the runs in ./runs and ./studies, or remove some.
+    """List the runs in ./runs, ./studies and ./parity, or remove some.
 
     \b
     kmgpu runs
@@ -209,7 +277,7 @@ def runs(
     chosen = named(known, names) if names else known
     if clean:
         chosen = [run for run in chosen if names or run.status in ("failed", "interrupted")]
-    print("\n".join(listing.lines(chosen)) if chosen else "There are no such runs in ./runs and ./studies.")
+    print("\n".join(listing.lines(chosen)) if chosen else "There are no such runs in ./runs, ./studies and ./parity.")
     for sentence in sentences:
         print(f"kmgpu: {sentence}", file=sys.stderr)
     if not clean or not chosen:

@@ -1,14 +1,14 @@
 """A study: one recipe on several backends and numbers of devices, trained in turn, checked and put into one table.
 
-A study directory holds ``study.json`` (what was asked), one run directory for each cell and repeat, and
-``comparison.json`` and ``comparison.md`` (what came out).
+A study directory holds ``study.json`` (what was asked), ``parity`` (a short parity check of the cells, unless it was
+proved before), one run directory for each cell and repeat, and ``comparison.json`` and ``comparison.md`` (what came
+out).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +16,13 @@ from typing import Any
 
 from kmgpu import backends as table
 from kmgpu import environment, recipe_card, training
+from kmgpu import proof as proofs
+from kmgpu import study as studies
 from kmgpu.errors import Interrupted, KmgpuError, NotComparable, UsageError, nearest
+from kmgpu.proof import Proof
 from kmgpu.report import comparable, runs, statistics, tables
 from kmgpu.rundir import RunDir, write_json
 
-FORMAT = 1  # version of study.json
 SCALINGS = ("strong", "weak")
 
 
@@ -49,6 +51,7 @@ class CompareResult:
     rows: tuple[statistics.Row, ...]
     heading: tuple[str, ...]  # sentences above the table
     remarks: tuple[str, ...]  # sentences below it
+    proof: Proof  # whether all cells do the same mathematics
 
     @property
     def ok(self) -> bool:
@@ -95,21 +98,24 @@ def compare(
     seed: int = 0,
     python: Mapping[str, str] | None = None,
     device_kind: str = "auto",
+    parity: bool = True,
     out: str | os.PathLike[str] | None = None,
     show: Callable[[str], None] = lambda line: None,
 ) -> CompareResult:
     """Train every cell of the grid, one run at a time, and return one row for each backend and number of devices.
 
-    ``batch_size`` is global under strong scaling, and for each device under weak scaling. The first run draws the
-    initial weights, and all others get them. A run that fails is kept and shown, and the others are still made. Raises
-    UsageError or MissingEnvironment before anything starts, NotComparable when the runs turn out to differ.
+    ``batch_size`` is global under strong scaling, and for each device under weak scaling. With ``parity`` a short
+    check comes first whether all cells do the same mathematics (under weak scaling at the smallest batch). The first
+    run draws the initial weights, and all others get them. A run that fails is kept and shown, and the others are still
+    made. Raises UsageError or MissingEnvironment before anything starts, NotComparable when runs turn out to differ.
     """
     path = recipe_card.find_recipe(os.fspath(recipe))
     card = recipe_card.card(path)
-    chosen = _checked_settings(card, settings or {})
-    _check_grid(backends, devices, scaling)
+    chosen = studies.checked_settings(card, settings or {})
+    _check_scaling(scaling)
+    studies.check_grid(backends, devices)
     for option, count in (("--repeats", repeats), ("--batch-size", batch_size), ("--epochs", epochs)):
-        _check_count(option, count)
+        studies.check_count(option, count)
     if scaling == "weak":
         batch_size = _batch_per_device(card, chosen, batch_size)
     interpreters = {backend: environment.interpreter(backend, python) for backend in backends}
@@ -118,10 +124,17 @@ def compare(
     asked = {
         "recipe": str(path), "backends": list(backends), "devices": list(devices), "scaling": scaling,
         "repeats": repeats, "settings": chosen, "batch_size": batch_size, "epochs": epochs, "seed": seed,
-        "device_kind": kinds[0], "python": interpreters, "runs": [cell.name for cell in cells],
+        "device_kind": kinds[0], "python": interpreters, "parity": parity, "runs": [cell.name for cell in cells],
     }  # fmt: skip
-    study = _create(Path(out) if out else Path("studies", f"{time.strftime('%Y%m%d-%H%M%S')}-{card.name}"), asked)
+    study = studies.create(Path(out) if out else studies.default_path("studies", card.name), asked)
     show(f"{card.name}: {len(cells)} runs, one after the other, into {study}")
+    proof = proofs.skipped("--no-parity")
+    if parity:
+        smallest = batch_size * min(devices) if scaling == "weak" and batch_size is not None else batch_size
+        proof = proofs.prove(
+            path, backends=backends, devices=devices, settings=chosen, batch_size=smallest, seed=seed,
+            python=dict(python or {}), device_kind=device_kind, out=study / "parity", show=show,
+        )  # fmt: skip
 
     common = {
         "settings": chosen, "epochs": epochs, "seed": seed, "python": dict(python or {}), "device_kind": device_kind,
@@ -137,7 +150,7 @@ def compare(
         done.append(run)
         drawn = RunDir(run.path).initial_weights_file
         weights = weights or (str(drawn) if drawn.exists() else None)
-    return _report(study, scaling, done)
+    return _report(study, scaling, done, proof)
 
 
 def _train(path: Path, cell: Cell, out: Path, *, first: bool, **arguments: Any) -> runs.Run:
@@ -159,62 +172,36 @@ def _train(path: Path, cell: Cell, out: Path, *, first: bool, **arguments: Any) 
     return runs.load(out)
 
 
-def _report(study: Path, scaling: str, done: Sequence[runs.Run]) -> CompareResult:
+def _report(study: Path, scaling: str, done: Sequence[runs.Run], proof: Proof) -> CompareResult:
     try:
         comparable.check([run for run in done if run.ok], scaling)
     except NotComparable as error:
         raise NotComparable(f"{error}; the runs are kept in {study}") from None
-    rows = statistics.rows(done)
+    rows = statistics.without_speedup(statistics.rows(done), proof.unproved)
     heading, remarks = tables.heading(done, scaling), tables.remarks(done, rows)
-    result = CompareResult(study, scaling, tuple(done), tuple(rows), tuple(heading), tuple(remarks))
-    write_json(study / "comparison.json", tables.to_json(done, scaling, heading, rows, remarks))
+    heading.insert(1, proof.sentence)
+    remarks += [
+        f"{backend} on {devices}: {why}, so it is given no speed-up, and its speed says nothing beside the others'"
+        for (backend, devices), why in proof.unproved.items()
+    ]
+    result = CompareResult(study, scaling, tuple(done), tuple(rows), tuple(heading), tuple(remarks), proof)
+    record = tables.to_json(done, scaling, heading, rows, remarks)
+    write_json(study / "comparison.json", {**record, "parity": proof.to_json()})
     (study / "comparison.md").write_text(result.markdown(), encoding="utf-8")
     return result
 
 
-def _check_grid(backends: Sequence[str], devices: Sequence[int], scaling: str) -> None:
+def _check_scaling(scaling: str) -> None:
     if scaling not in SCALINGS:
         raise UsageError(f"--scaling is {scaling!r}{nearest(scaling, list(SCALINGS))}; it is strong or weak")
-    for option, values in (("--backends", backends), ("--devices", devices)):
-        if isinstance(values, (str, int)) or not values:
-            raise UsageError(f"{option} is {values!r}; it is a list with at least one entry")
-        if len(set(values)) < len(values):
-            raise UsageError(f"{option} names something twice: {','.join(map(str, values))}")
-    for backend in backends:
-        table.find(backend)
-
-
-def _checked_settings(card: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    for name in settings:
-        if name not in card.settings:
-            close = nearest(name, list(card.settings))
-            raise UsageError(f"{card.name} has no setting {name!r}{close}; it has {', '.join(card.settings)}")
-    return dict(settings)
 
 
 def _batch_per_device(card: Any, settings: Mapping[str, Any], batch_size: int | None) -> int:
     size = batch_size if batch_size is not None else settings.get("batch_size", card.settings.get("batch_size"))
     if size is None:
         raise UsageError(f"--scaling weak needs --batch-size (for each device); {card.name} has no such setting")
-    _check_count("--batch-size", size)
+    studies.check_count("--batch-size", size)
     return size
-
-
-def _check_count(option: str, count: Any) -> None:
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-        raise UsageError(f"{option} is {count!r}; it is a count of at least 1")
-
-
-def _create(study: Path, asked: dict[str, Any]) -> Path:
-    """Make a study directory with its study.json; refuses one that already holds something."""
-    if study.exists() and (not study.is_dir() or any(study.iterdir())):
-        raise UsageError(f"{study} is not an empty directory; choose another --out for this study")
-    try:
-        study.mkdir(parents=True, exist_ok=True)
-        write_json(study / "study.json", {"format": FORMAT, "started": time.time(), **asked})
-    except OSError as error:
-        raise UsageError(f"cannot make the study directory {study}: {error.strerror}; choose another --out") from error
-    return study
 
 
 def _in_short(run: runs.Run) -> str:

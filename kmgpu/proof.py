@@ -134,7 +134,7 @@ def recall(name: str) -> Mapping[str, Any] | None:
     """Return what was remembered under a name, or None."""
     try:
         return read_json(_file(name))
-    except (OSError, ValueError):  # not there, or cut
+    except (OSError, ValueError, RuntimeError):  # not there, or cut; RuntimeError: there is no home
         return None
 
 
@@ -143,8 +143,8 @@ def remember(name: str, sentence: str) -> None:
     try:
         _file(name).parent.mkdir(parents=True, exist_ok=True)
         write_json(_file(name), {"sentence": sentence, "when": time.strftime("%Y-%m-%d %H:%M")})
-    except (OSError, RuntimeError):  # a home that is read-only, or that is not there
-        pass
+    except (OSError, RuntimeError):
+        return  # a home that is read-only, or that is not there
 
 
 def _file(name: str) -> Path:
@@ -158,8 +158,12 @@ def _digest(path: Path) -> str:
 
 def _imported(path: Path) -> list[str]:
     """Return the top-level names that a file imports, wherever in it."""
-    names = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    names: list[str] = []
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # a neighbour that only the worker's Python understands, or none
+        return names
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name.partition(".")[0] for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:

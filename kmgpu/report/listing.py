@@ -31,7 +31,7 @@ def _cells(run: Run) -> tuple[str, ...]:
         run.job.recipe_name,
         run.job.backend,
         f"{run.job.devices} {run.job.device_kind}",
-        f"{len(run.history)}/{'?' if asked is None else asked}",
+        f"{len(run.history)}/{'?' if asked is None else asked}" if run.job.mode == "train" else run.job.mode,
         "-" if loss is None else f"{loss:.4f}",
         f"{size_bytes(run.path) / 2**20:.1f} MiB",
         str(run.path),

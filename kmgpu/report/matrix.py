@@ -208,7 +208,8 @@ def _failure(cell: Cell, result: ParityResult) -> str:
     variable = next((each for each in apart if each.kind in ("gradients", "states", "update")), None)
     said = f"{cell.title} parts in step {first.step}: {_off(first)}"
     if variable is not None and variable != first:
-        said += f"; first variable: {_off(variable, '' if variable.step == first.step else f' in step {variable.step}')}"
+        where = "" if variable.step == first.step else f" in step {variable.step}"
+        said += f"; first variable: {_off(variable, where)}"
     said += f"; {steps} of {len(cell.verdict.steps)} steps part" if steps else "; every step by itself agrees"
     return f"{said}. Likely: {cell.cause}."
 
@@ -252,7 +253,8 @@ def _batches(result: ParityResult) -> str:
     small = [size for size in counts if size < most]
     said = f"{_list(sizes)} samples"
     if uneven:
-        said += f"; {_list(map(str, uneven))} {'does' if len(uneven) == 1 else 'do'} not divide over all numbers of devices"
+        does = "does" if len(uneven) == 1 else "do"
+        said += f"; {_list(map(str, uneven))} {does} not divide over all numbers of devices"
     else:
         said += ", all of them even over the devices: uneven batches were not compared"
     return said + (f", and {_list(map(str, small))} is fewer than {most} devices" if small else "")

@@ -95,7 +95,7 @@ def named(known: Sequence[Run], names: Iterable[str]) -> list[Run]:
         found = [run for run in known if word in (str(run.path), str(run.path.parent))]
         found = found or [run for run in known if run.name == word]
         if not found:
-            raise UsageError(f"no run {name!r} in ./runs and ./studies; `kmgpu runs` lists them")
+            raise UsageError(f"no run {name!r} in ./runs, ./studies and ./parity; `kmgpu runs` lists them")
         if found[0].name == word and len(found) > 1:  # each study has its torch-ddp-1-r0
             raise UsageError(f"{len(found)} runs are named {name!r}; give the path of one, as `kmgpu runs` lists it")
         chosen += [run for run in found if run not in chosen]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,16 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     found = [_row(cells[key]) for key in sorted(cells, key=lambda key: (order.index(key[:2]), key[2]))]
     alone = {(row.backend, row.strategy): row.samples_per_second for row in found if row.devices == 1}
     return [_with_speedup(row, alone.get((row.backend, row.strategy))) for row in found]
+
+
+def without_speedup(rows: Sequence[Row], unproved: Collection[tuple[str, int]]) -> list[Row]:
+    """Return rows in which no (backend, devices) that is not proved has a speed-up, nor one that is measured by it."""
+    return [
+        dataclasses.replace(row, speedup=None)
+        if (row.backend, row.devices) in unproved or (row.backend, 1) in unproved
+        else row
+        for row in rows
+    ]
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
