@@ -49,7 +49,7 @@ GROUPS = [
     Group("recipe", {"kmgpu.recipe"}, WORDS | DATA, set()),
     Group("data", DATA, WORDS | DATA, {"numpy"}),
     Group("table", TABLE, WORDS | DATA | RECIPE, {"numpy"}),
-    Group("common", COMMON, WORDS | DATA | RECIPE | TABLE, {"numpy", "keras"}),
+    Group("common", COMMON, WORDS | DATA | RECIPE | TABLE | COMMON, {"numpy", "keras"}),
     *(
         Group("adapter", {module}, WORDS | DATA | RECIPE | TABLE | COMMON, {"numpy", "keras", framework})
         for module, framework in ADAPTERS.items()

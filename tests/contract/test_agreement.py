@@ -28,8 +28,9 @@ everywhere = pytest.mark.parametrize(
 
 def apart(run: cells.Ran, other: cells.Ran) -> float:
     """The largest difference of two runs' weights, relative to the largest weight of the same variable."""
-    pairs = zip(run.weights.values(), other.weights.values(), strict=True)
-    return max(float(np.abs(one - two).max() / np.abs(two).max()) for one, two in pairs)
+    ones, twos = run.weights, other.weights
+    assert ones.keys() == twos.keys()
+    return max(float(np.abs(ones[name] - twos[name]).max() / np.abs(twos[name]).max()) for name in twos)
 
 
 @everywhere

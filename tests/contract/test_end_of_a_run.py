@@ -37,8 +37,8 @@ x, y = np.ones((8, 1), "float32"), np.ones((8, 1), "float32")
 def recipe(*, batch_size=4):
 """
 REFUSED = {
-    "raises": ("raise KeyError('no column age')", "mine.py, line 21 raised KeyError: 'no column age'"),
-    "returns": ("return model(), (x, y)", "returned a tuple; it must be a kmgpu.Recipe"),
+    "raises": ("raise KeyError('no column age')", "mine.py, line 19 raised KeyError: 'no column age'"),
+    "returns": ("return model(), (x, y)", "returned a tuple; it must return a kmgpu.Recipe"),
     "compiles": ("return Recipe(model(compiled=False), train=(x, y))", "not compiled"),
     "lengths": ("return Recipe(model(), train=(x, y[:5]))", "x has 8 rows and y has 5"),
     "own step": ("return Recipe(model(OwnStep), train=(x, y))", "OwnStep overrides train_step"),

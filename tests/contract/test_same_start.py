@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import cells
 import numpy as np
 import pytest
@@ -27,8 +25,7 @@ def test_all_backends_start_from_the_weights_that_the_first_has_drawn(study):
     files = {RunDir(run.path).initial_weights_file.read_bytes() for run in study.runs}
     assert len(files) == 1
     assert len(initial) == 64
-    assert initial in json.dumps(json.loads((study.path / "comparison.json").read_text()))
-    assert initial[:8] in study.markdown()
+    assert initial[:8] in study.markdown() and initial[:8] in (study.path / "comparison.json").read_text()
 
 
 def test_they_are_together_after_one_step(study):
@@ -36,5 +33,6 @@ def test_they_are_together_after_one_step(study):
     assert len(reference.losses) == 1
     for run in others:
         assert run.losses == pytest.approx(reference.losses, rel=1e-5)
-        for mine, theirs in zip(run.weights.values(), reference.weights.values(), strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+        assert run.weights.keys() == reference.weights.keys()
+        for name, theirs in reference.weights.items():
+            np.testing.assert_allclose(run.weights[name], theirs, rtol=1e-5, atol=1e-6)
