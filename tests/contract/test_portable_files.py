@@ -13,9 +13,10 @@ from kmgpu.training import TrainResult
 
 pytestmark = pytest.mark.workers
 
-SMOOTH, ADAM = "smooth-uneven-last-batch", "adam"
+SMOOTH, ADAM = "smooth-saved", "adam"
 STEPS = 4
 
+cells.add(SMOOTH, "conv", devices=(2,), settings={"rows": 24, "epochs": 2}, seed=3)
 cells.add(ADAM, "r0", settings={"optimizer": "Adam", "learning_rate": 0.1, "epochs": 2})
 
 LOAD = """

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.workers
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     out = tmp_path_factory.mktemp("study") / "compared"
-    return kmgpu.compare(cells.RECIPES / "default_weights.py", devices=[2], seed=1, device_kind="cpu", out=out)
+    return kmgpu.compare(
+        cells.RECIPES / "default_weights.py", devices=[2], seed=1, device_kind="cpu", parity=False, out=out
+    )
 
 
 def test_all_backends_start_from_the_weights_that_the_first_has_drawn(study):
