@@ -7,11 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import fake_parity
 import fake_runs
 import pytest
 import typer
 
-from kmgpu import cli, comparison, errors, training
+from kmgpu import cli, comparison, errors, proof, proving, training
+from kmgpu.report import parity as report
 from kmgpu.report import runs
 
 PROJECT = Path(__file__).parents[1]
@@ -19,6 +21,8 @@ OPTIONS = {
     "train": "--backend --strategy --devices --device-ids --device-kind --batch-size --epochs --seed --set --python "
     "--initial-weights --out --dry-run",
     "compare": "--backends --devices --scaling --repeats --device-kind --batch-size --epochs --seed --set --python "
+    "--no-parity --out",
+    "parity": "--backends --devices --steps --dtype --keep-random --device-kind --batch-size --seed --set --python "
     "--out",
     "recipes": "",
     "runs": "--clean --yes",
@@ -55,7 +59,7 @@ def test_the_options_are_frozen():
     assert found == {name: set(options.split()) for name, options in OPTIONS.items()}
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["compare"], ["recipes"], ["runs"]])
+@pytest.mark.parametrize("command", [[], ["train"], ["compare"], ["parity"], ["recipes"], ["runs"]])
 def test_help_has_a_summary_and_examples(capsys, command):
     code, out, _ = kmgpu(capsys, *command, "--help")
     assert code == 0 and f"Usage: kmgpu {' '.join(command)}".rstrip() in out
@@ -134,6 +138,13 @@ def test_ids_without_a_count_say_how_many(capsys, trained):
         ("compare digits_cnn --backends torch,jxa", 2, "did you mean 'jax'"),
         ("compare digits_cnn --scaling wek", 2, "did you mean 'weak'"),
         ("compare digits_cnn --python jax=nowhere", 3, "no such file"),
+        ("parity", 2, "Missing argument"),
+        ("parity digits_cnn --devices 1,x", 2, "--devices is '1,x'; it is a list of whole numbers"),
+        ("parity digits_cnn --dtype float46", 2, "did you mean 'float64'"),
+        ("parity digits_cnn --steps 0", 2, "--steps is 0"),
+        ("parity digits_cnn --backends torch --devices 1", 2, "nothing to compare torch on 1 device with"),
+        ("parity digits_cnn --set epoch=1", 2, "digits_cnn has no setting 'epoch'"),
+        ("parity digits_cnn --python jax=nowhere", 3, "no such file"),
         ("recipes digits_cn", 2, "did you mean 'digits_cnn'"),
         ("runs nothing", 2, "no run 'nothing'"),
     ],
@@ -199,7 +210,7 @@ def test_compare_prints_one_table_and_returns_1_if_a_run_failed(capsys, monkeypa
         fake_runs.write(folder / "a", fake_runs.job("torch"))
         fake_runs.write(folder / "b", fake_runs.job("jax"), status="failed", reason="was killed")
         done = runs.load_all([folder / "a", folder / "b"])[0]
-        return comparison._report(folder, named["scaling"], done)
+        return comparison._report(folder, named["scaling"], done, proof.skipped("no time"))
 
     asked: list = []
     monkeypatch.setattr(comparison, "compare", compare)
@@ -210,7 +221,68 @@ def test_compare_prints_one_table_and_returns_1_if_a_run_failed(capsys, monkeypa
     assert code == 1 and "0.9717" in out and "b failed: was killed" in out and "comparison.md" in out
     recipe, named = asked[0]
     assert (recipe, named["backends"], named["devices"]) == ("digits_cnn", ["torch", "jax"], (1, 4))
-    assert (named["repeats"], named["settings"]) == (2, {"learning_rate": 0.5})
+    assert (named["repeats"], named["settings"], named["parity"]) == (2, {"learning_rate": 0.5}, True)
+    kmgpu(capsys, "compare", "digits_cnn", "--no-parity")
+    assert asked[1][1]["parity"] is False
+
+
+@pytest.mark.parametrize(
+    ("parted", "status", "expected"),
+    [
+        (True, "ok", 5), (True, "failed", 5), (False, "ok", 5), (False, "failed", 1), (None, "ok", 0),
+        (None, "failed", 1),
+    ],
+)  # fmt: skip
+def test_runs_whose_maths_differ_return_5_after_the_table(capsys, monkeypatch, folder, parted, status, expected):
+    def compare(recipe, **named):
+        fake_runs.write(folder / "a", fake_runs.job("torch"))
+        fake_runs.write(folder / "b", fake_runs.job("jax"), status=status, reason="was killed")
+        done = runs.load_all([folder / "a", folder / "b"])[0]
+        found = proof.Proof(False, "NOT THE SAME MATHEMATICS: jax.", {("jax", 1): "it parts"}, parted)
+        return comparison._report(folder, "strong", done, proof.skipped("no time") if parted is None else found)
+
+    monkeypatch.setattr(comparison, "compare", compare)
+    code, out, err = kmgpu(capsys, "compare", "digits_cnn")
+    assert code == expected and "comparison.md" in out
+    assert err.count("\n") == (expected == 5) and ("NOT THE SAME MATHEMATICS" in out) == (parted is not None)
+
+
+# --- parity
+
+
+def test_parity_prints_the_matrix_and_hands_everything_to_the_library(capsys, monkeypatch, folder):
+    def parity(recipe, **named):
+        asked.append((recipe, named))
+        cells = {"jax-data_parallel-1": fake_parity.cell(), "torch-ddp-2": fake_parity.cell()}
+        return report.read(fake_parity.directory(folder / "here", cells, fake_parity.reference()))
+
+    asked: list = []
+    monkeypatch.setattr(proving, "parity", parity)
+    code, out, err = kmgpu(
+        capsys, "parity", "digits_mlp", "--backends", "torch, jax", "--devices", "1,2", "--steps", "2", "--dtype",
+        "float64", "--keep-random", "--device-kind", "cpu", "--batch-size", "32", "--seed", "5", "--set",
+        "learning_rate=0.1", "--python", "jax=/opt/python", "--out", "here",
+    )  # fmt: skip
+    (recipe, named), *_ = asked
+    assert (code, err) == (0, "") and recipe == "digits_mlp" and callable(named.pop("show"))
+    assert named == {
+        "backends": ["torch", "jax"], "devices": (1, 2), "steps": 2, "dtype": "float64", "keep_random": True,
+        "device_kind": "cpu", "batch_size": 32, "seed": 5, "settings": {"learning_rate": 0.1},
+        "python": {"jax": "/opt/python"}, "out": Path("here"),
+    }  # fmt: skip
+    assert "agrees" in out and "parity.md" in out
+    assert "Same mathematics: 2 cells compute what torch on 1 device computes" in out
+
+
+def test_parity_returns_5_and_one_sentence_after_the_matrix(capsys, monkeypatch, folder):
+    def parity(recipe, **named):
+        cells = {"jax-data_parallel-2": fake_parity.off(fake_parity.cell(), 1, "loss", "", [0.1])}
+        return report.read(fake_parity.directory(folder / "here", cells, fake_parity.reference()))
+
+    monkeypatch.setattr(proving, "parity", parity)
+    code, out, err = kmgpu(capsys, "parity", "digits_cnn")
+    assert code == 5 and "PARTS" in out and "Likely: " in out
+    assert err == "kmgpu: jax on 2 devices parts from torch on 1 device\n"
 
 
 # --- recipes and runs
@@ -231,6 +303,14 @@ def test_runs_are_listed(capsys):
     code, out, err = kmgpu(capsys, "runs")
     assert code == 0 and len(out.splitlines()) == 3 and "runs/first" in out and "studies/s/torch-ddp-1-r0" in out
     assert err.startswith("kmgpu: runs/broken cannot be read")
+
+
+def test_cells_of_a_parity_check_are_listed_and_removed_with_it(capsys):
+    fake_parity.directory(Path("parity/p"), {"jax-data_parallel-1": fake_parity.cell()}, fake_parity.reference())
+    code, out, _ = kmgpu(capsys, "runs")
+    assert code == 0 and out.count("  parity  ") == 2 and "parity/p/torch-ddp-1" in out
+    assert "Removed 2" in kmgpu(capsys, "runs", "--clean", "--yes", "parity/p")[1]
+    assert not list(Path("parity").iterdir())
 
 
 def test_clean_removes_what_failed_and_only_that(capsys):

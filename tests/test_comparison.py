@@ -9,7 +9,7 @@ from pathlib import Path
 import fake_runs
 import pytest
 
-from kmgpu import comparison, environment, training
+from kmgpu import comparison, environment, proof, training
 from kmgpu.errors import Interrupted, MissingEnvironment, NotComparable, RunFailed, UsageError
 
 
@@ -20,6 +20,19 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(environment, "interpreter", lambda backend, python=None: sys.executable)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def prove(monkeypatch):
+    """What kmgpu.proof.prove was asked for; it answers with ``prove.answer``."""
+
+    def fake(recipe, **asked):
+        fake.asked.append({"recipe": recipe, **asked})
+        return fake.answer
+
+    fake.asked, fake.answer = [], proof.Proof(True, "Same mathematics proved: by a fake.", {})
+    monkeypatch.setattr(proof, "prove", fake)
+    return fake
 
 
 @pytest.fixture
@@ -128,6 +141,55 @@ def test_weak_scaling_takes_the_recipes_batch_for_each_device(train, recipe):
     result = comparison.compare(recipe, backends=["jax"], devices=[1, 2], scaling="weak")
     assert [call["batch_size"] for call in train.calls] == [64, 128]
     assert "weak scaling, 64 samples for each device" in result.heading[0]
+
+
+def test_the_very_cells_are_proved_before_the_first_run(train, recipe, prove):
+    result = comparison.compare(
+        recipe, backends=["torch", "jax"], devices=[1, 2], settings={"learning_rate": 0.1}, seed=7, batch_size=32,
+        python={"jax": "/opt/python"}, device_kind="cpu",
+    )  # fmt: skip
+    (asked,) = prove.asked
+    assert callable(asked.pop("show"))
+    assert asked == {
+        "recipe": recipe, "backends": ["torch", "jax"], "devices": [1, 2], "settings": {"learning_rate": 0.1},
+        "batch_size": 32, "seed": 7, "python": {"jax": "/opt/python"}, "device_kind": "cpu",
+        "out": result.path / "parity",
+    }  # fmt: skip
+    assert result.heading[1] == "Same mathematics proved: by a fake."
+    assert json.loads((result.path / "comparison.json").read_text())["parity"]["ok"] is True
+    assert all(row.speedup is not None for row in result.rows)
+
+
+def test_weak_scaling_is_proved_at_its_smallest_batch(train, recipe, prove):
+    for count in (2, 4):
+        train.end[f"jax-data_parallel-{count}-r0"] = {"sample_order": f"{count}" * 64}
+    comparison.compare(recipe, backends=["jax"], devices=[4, 2], scaling="weak", batch_size=8)
+    assert prove.asked[0]["batch_size"] == 16
+
+
+def test_a_study_without_a_proof_says_so(train, recipe, prove):
+    result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1], parity=False)
+    assert not prove.asked and result.heading[1] == "Same mathematics: not checked (--no-parity)."
+    assert json.loads((result.path / "study.json").read_text())["parity"] is False
+
+
+def test_cells_whose_maths_differ_are_shown_without_a_speed_up(train, recipe, prove):
+    prove.answer = proof.Proof(False, "NOT THE SAME MATHEMATICS: jax on 2 devices.", {("jax", 2): "it parts"}, True)
+    result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1, 2])
+    assert {(row.backend, row.devices): row.speedup is None for row in result.rows} == {
+        ("torch", 1): False, ("torch", 2): False, ("jax", 1): False, ("jax", 2): True,
+    }  # fmt: skip
+    assert len(train.calls) == 4 and all(row.step_seconds for row in result.rows)
+    assert result.remarks == (
+        "jax on 2: it parts, so it is given no speed-up, and its speed says nothing beside the others'",
+    )
+    assert "NOT THE SAME MATHEMATICS" in result.markdown()
+
+
+def test_nothing_is_measured_by_a_cell_whose_maths_differ(train, recipe, prove):
+    prove.answer = proof.Proof(False, "NOT THE SAME MATHEMATICS: jax on 1 device.", {("jax", 1): "it parts"}, True)
+    result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1, 2])
+    assert [row.speedup is None for row in result.rows] == [False, False, True, True]
 
 
 def test_a_failed_run_is_kept_and_shown_and_the_others_are_made(train, recipe):

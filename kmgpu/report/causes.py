@@ -87,7 +87,11 @@ class Cause:
 
 def likely(evidence: Evidence) -> str:
     """Return the words of the first cause that fits."""
-    cause = next(cause for cause in CAUSES if cause.applies(evidence))
+    return in_words(next(cause for cause in CAUSES if cause.applies(evidence)), evidence)
+
+
+def in_words(cause: Cause, evidence: Evidence) -> str:
+    """Return the words of a cause, filled in."""
     scale = evidence.scale
     return cause.words.format(
         backend=evidence.backend,
@@ -188,8 +192,8 @@ CAUSES = (
     Cause(
         "mean of means",
         _only_uneven,
-        "only batches of {uneven} rows differ, which do not divide evenly over the {devices} devices: a mean of the "
-        "devices' means instead of the mean over all samples; weigh each device by its samples",
+        "only batches of {uneven} rows differ, which are short or do not divide over the {devices} devices: a mean of "
+        "the devices' means instead of the mean over all samples; weigh each device by its samples",
     ),
     Cause(
         "repeated masks",

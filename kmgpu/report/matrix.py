@@ -25,11 +25,11 @@ SHORT = {"noise": "rounding noise", "parts": "PARTS", "failed": "FAILED"}
 
 def sentence(result: ParityResult) -> str:
     """Return the result in one sentence without a full stop."""
-    apart = [cell.title for cell in result.cells if cell.verdict.word == "parts"]
-    failed = [cell.title for cell in result.cells if cell.verdict.word == "failed"]
+    apart = [cell for cell in result.cells if cell.verdict.word == "parts"]
+    failed = [cell for cell in result.cells if cell.verdict.word == "failed"]
     if apart or failed:
-        parts = f"{_list(apart)} {'part' if len(apart) > 1 else 'parts'} from {_reference(result)}" if apart else ""
-        return " and ".join(filter(None, [parts, f"{_list(failed)} did not run" if failed else ""]))
+        parts = f"{titles(apart)} {'part' if len(apart) > 1 else 'parts'} from {_reference(result)}" if apart else ""
+        return ", and ".join(filter(None, [parts, f"{titles(failed)} failed" if failed else ""]))
     kinks = sum(cell.verdict.kinks for cell in result.cells)
     noisy = sum(cell.verdict.word == "noise" for cell in result.cells)
     extra = f", {_count(kinks, 'kink flip')} apart" if kinks else ""
@@ -72,9 +72,9 @@ def rows(result: ParityResult) -> list[tuple[str, ...]]:
 
 def remarks(result: ParityResult) -> list[tuple[str, str]]:
     """Return (style, sentence) below the table: what parts or failed, and what was excused or not judged."""
-    said = [("red", _failure(cell, result)) for cell in result.cells if not cell.verdict.ok]
+    said = [("red", sentence) for sentence in _failures(result)]
     kinks = [
-        f"{cell.title} in {_count(cell.verdict.kinks, 'step')} (up to {number(cell.verdict.flipped)})"
+        f"{titles([cell])} in {_count(cell.verdict.kinks, 'step')} (up to {number(cell.verdict.flipped)})"
         for cell in result.cells
         if cell.verdict.kinks
     ]
@@ -91,16 +91,16 @@ def remarks(result: ParityResult) -> list[tuple[str, str]]:
             f"{number(result.floor['trajectory'])}. --dtype float64 judges it.",
         ))  # fmt: skip
     said += [
-        ("yellow", f"warning: {cell.title} runs free to {number(trajectory.largest)}, beyond {number(CHAOS_LIMIT)} and "
-         f"{CHAOS_FACTOR} times the reference's own noise ({number(trajectory.floor)}); look at it in float64.")
+        ("yellow", f"warning: {titles([cell])} runs free to {number(trajectory.largest)}, beyond {number(CHAOS_LIMIT)} "
+         f"and {CHAOS_FACTOR} times the reference's own noise ({number(trajectory.floor)}); look at it in float64.")
         for cell, trajectory in running
-        if trajectory.word == "suspicious"
+        if trajectory.word == "suspicious" and cell.verdict.ok
     ]  # fmt: skip
-    notes: dict[str, list[str]] = {}
+    notes: dict[str, list[Cell]] = {}
     for cell in result.cells:
         for note in cell.notes:
-            notes.setdefault(note, []).append(cell.title)
-    return said + [("", f"note ({_list(titles)}): {note}") for note, titles in notes.items()]
+            notes.setdefault(note, []).append(cell)
+    return said + [("", f"note ({titles(cells)}): {note}") for note, cells in notes.items()]
 
 
 def terminal(result: ParityResult) -> RenderableType:
@@ -154,11 +154,13 @@ def to_json(result: ParityResult) -> dict[str, Any]:
 
 
 def number(value: float | None) -> str:
-    """Return a difference in few characters, such as 3.1e-7."""
+    """Return a difference in at most seven characters, such as 3.1e-7 or 0.012."""
     if value is None:
         return "-"
     if value == 0 or math.isinf(value):
-        return "0" if value == 0 else "not finite"
+        return "0" if value == 0 else "inf"
+    if 1e-3 <= value < 1000:
+        return f"{value:.3g}" if value >= 100 else f"{value:.2g}"
     mantissa, exponent = f"{value:.1e}".split("e")
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
 
@@ -198,20 +200,51 @@ def _style(cell: Cell) -> str:
     return "" if cell.verdict.word == "agrees" else "yellow" if cell.verdict.ok else "red"
 
 
-def _failure(cell: Cell, result: ParityResult) -> str:
-    if cell.verdict.word == "failed":
-        reason = (cell.verdict.reason or "nobody knows why").splitlines()[0]
-        return f"{cell.title} failed: {reason} (its directory: {result.path / cell.name})"
-    apart = cell.verdict.parting
-    first = apart[0]
-    steps = len({difference.step for difference in apart if difference.kind != "trajectory"})
-    variable = next((each for each in apart if each.kind in ("gradients", "states", "update")), None)
-    said = f"{cell.title} parts in step {first.step}: {_off(first)}"
-    if variable is not None and variable != first:
+def _failures(result: ParityResult) -> list[str]:
+    """Return a sentence for each failure: first step, first variable, cause; one for all cells that fail alike."""
+    alike: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in result.cells:
+        if cell.verdict.word == "failed":
+            reason = (cell.verdict.reason or "nobody knows why").splitlines()[0]
+            alike.setdefault(("failed", reason), []).append(cell)
+        elif cell.verdict.word == "parts":
+            first, variable = _first(cell)
+            alike.setdefault((str(first.step), first.what, variable.what, cell.cause), []).append(cell)
+    return [
+        f"{titles(cells)} failed: {key[1]} (see {result.path / cells[0].name})" if key[0] == "failed" else _parts(cells)
+        for key, cells in alike.items()
+    ]
+
+
+def _parts(cells: Sequence[Cell]) -> str:
+    """Return the sentence of cells that part alike, with the numbers of the first."""
+    verdict = cells[0].verdict
+    first, variable = _first(cells[0])
+    steps = len({difference.step for difference in verdict.parting if difference.kind != "trajectory"})
+    said = f"{titles(cells)} {'part' if len(cells) > 1 else 'parts'} in step {first.step}: {_off(first)}"
+    if variable != first:
         where = "" if variable.step == first.step else f" in step {variable.step}"
         said += f"; first variable: {_off(variable, where)}"
-    said += f"; {steps} of {len(cell.verdict.steps)} steps part" if steps else "; every step by itself agrees"
-    return f"{said}. Likely: {cell.cause}."
+    said += f"; {steps} of {len(verdict.steps)} steps part" if steps else "; every step by itself agrees"
+    return f"{said}. Likely: {cells[0].cause}."
+
+
+def _first(cell: Cell) -> tuple[Difference, Difference]:
+    """Return the first difference of a cell and the first of a variable, or twice the first where there is none."""
+    apart = cell.verdict.parting
+    variables = [difference for difference in apart if difference.kind in ("gradients", "states", "update")]
+    return apart[0], [*variables, apart[0]][0]
+
+
+def titles(cells: Sequence[Cell]) -> str:
+    """Return cells in words, such as ``torch on 2 devices and jax on 1 and 4 devices``."""
+    counts: dict[str, list[int]] = {}
+    for cell in cells:
+        counts.setdefault(cell.backend, []).append(cell.devices)
+    return _list(
+        f"{backend} on {_list(map(str, devices))} device{'' if devices == [1] else 's'}"
+        for backend, devices in counts.items()
+    )
 
 
 def _off(difference: Difference, where: str = "") -> str:
@@ -222,7 +255,7 @@ def _off(difference: Difference, where: str = "") -> str:
 def _noise(cell: Cell, result: ParityResult) -> str:
     worst = max(cell.verdict.noise, key=lambda difference: difference.error)
     return (
-        f"{cell.title}: beyond {number(result.tolerance)}, within {NOISE_FACTOR} times the reference's own noise, "
+        f"{titles([cell])}: beyond {number(result.tolerance)}, within {NOISE_FACTOR} times the reference's own noise, "
         f"{_count(len(cell.verdict.noise), 'time')}; the largest: {_off(worst, f' in step {worst.step}')}."
     )
 

@@ -26,10 +26,6 @@ class Cell:
     cause: str = ""  # where it parts: what it looks like, and what to change
     notes: tuple[str, ...] = ()  # what the adapter says of this recipe
 
-    @property
-    def title(self) -> str:
-        return f"{self.backend} on {self.devices} device{'s' if self.devices > 1 else ''}"
-
 
 @dataclass(frozen=True)
 class ParityResult:
