@@ -82,7 +82,8 @@ def test_what_was_proved_is_not_proved_again(parity, recipe):
     "asked",
     [
         {"backends": ["torch"]}, {"backends": ["jax", "torch"]}, {"devices": [1, 2, 4]},
-        {"settings": {"batch_size": 8}}, {"batch_size": 32}, {"seed": 1}, {"device_kind": "cpu"}, {"python": {"jax": "/opt/python"}},
+        {"settings": {"batch_size": 8}}, {"batch_size": 32}, {"seed": 1}, {"device_kind": "cpu"},
+        {"python": {"jax": "/opt/python"}},
     ],
 )  # fmt: skip
 def test_another_request_is_proved_anew(parity, recipe, asked):
