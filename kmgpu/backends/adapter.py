@@ -71,8 +71,8 @@ class Adapter(Protocol):
     def scope(self) -> AbstractContextManager[Any]:
         """Context in which the recipe's file is imported and its Keras objects are made."""
 
-    def prepare(self, recipe: Recipe, sample: Batch, options: dict[str, Any]) -> list[str]:
-        """Build model, optimizer, loss and metrics for batches like ``sample``; weights hold their initial values.
+    def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
+        """Build model, optimizer, loss and metrics for updates like ``sample``; weights hold their initial values.
 
         Returns notes for the user, one line each. All processes.
         """
@@ -80,10 +80,10 @@ class Adapter(Protocol):
     def put(self, batch: Batch) -> Any:
         """Start to copy this process's rows to its devices; returns what the steps take."""
 
-    def train_step(self, batch: Any) -> Any:
-        """One update from a global batch; may return before it is done. All processes."""
+    def train_step(self, update: Sequence[Any]) -> Any:
+        """One update from its batches (several if gradients accumulate); may return before it is done. All processes."""
 
-    def step_result(self, batch: Any) -> StepResult:
+    def step_result(self, update: Sequence[Any]) -> StepResult:
         """What ``train_step`` would compute, without its update; changes no variable, resets metrics. All processes."""
 
     def apply(self, gradients: Sequence[np.ndarray]) -> None:

@@ -98,15 +98,17 @@ class Adapter:
         keras.distribution.set_distribution(distribution)
         yield
 
-    def prepare(self, recipe: Recipe, sample: Batch, options: dict[str, Any]) -> list[str]:
+    def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         self.model = recipe.model
-        common.build(self.model, (sample.x, sample.y, sample.sample_weight))
-        self.plan = common.Plan((), ())
-        self._train = jax.jit(self._train_program, static_argnames="size", donate_argnums=0)
-        self._step = jax.jit(self._step_program, static_argnames="size")
+        common.build(self.model, sample[0])
+        # The program sees all rows, so nothing is gathered; only accumulation needs a plan.
+        plan = common.make_plan(self.model, options["loss_gather"], recipe.accumulate)
+        self.plan = common.Plan((), (), counts=plan.counts)
+        self._train = jax.jit(self._train_program, static_argnames="sizes", donate_argnums=0)
+        self._step = jax.jit(self._step_program, static_argnames="sizes")
         self._update = jax.jit(self._update_program)
-        self._evaluate = jax.jit(self._evaluate_program, static_argnames="size", donate_argnums=0)
-        self._predict = jax.jit(self._predict_program, static_argnames="size")
+        self._evaluate = jax.jit(self._evaluate_program, static_argnames="sizes", donate_argnums=0)
+        self._predict = jax.jit(self._predict_program, static_argnames="sizes")
         self._pull()
         return []
 
@@ -139,44 +141,56 @@ class Adapter:
             return jax.device_put(array, self._rows)
 
         trees = keras.tree.map_structure(place, (batch.x, batch.y, batch.sample_weight))
-        return trees, batch.size
+        return trees, (batch.size, batch.update_size)
 
-    def _loss(self, trainable: Any, state: Any, trees: Any, size: int, training: bool) -> Any:
+    def _loss(self, trainable: Any, state: Any, update: Any, sizes: Any, training: bool) -> Any:
         """The loss to differentiate; beside it the loss itself, and all other state after the step."""
-        x, y, sample_weight = keras.tree.map_structure(lambda a: None if a is None else a[:size], trees)
         groups = (trainable, *state[1:])
-        mapping = [
-            pair for group in zip(self._variables, groups, strict=True) for pair in zip(*group, strict=True)
-        ]
-        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-            loss, _ = common.local_loss(self.model, self.plan, x, y, sample_weight, training)
+        pairs = [pair for group in zip(self._variables, groups, strict=True) for pair in zip(*group, strict=True)]
+        totals = None
+        if self.plan.counts and len(sizes) > 1:
+            with keras.StatelessScope(state_mapping=pairs, collect_losses=True):
+                recorded = [common.Denominators() for _ in sizes]
+                self._losses(update, sizes, recorded, training)
+            totals = [sum(counts) for counts in zip(*(each.recorded for each in recorded), strict=True)]
+        with keras.StatelessScope(state_mapping=pairs, collect_losses=True) as scope:
+            known = [None if totals is None else common.Denominators(totals) for _ in sizes]
+            loss = self._losses(update, sizes, known, training)
             scaled = self.model.optimizer.scale_loss(loss) if training else loss
         after = [[scope.get_current_value(variable) for variable in group] for group in self._variables]
         return scaled, (loss, after)
 
-    def _gradients(self, state: Any, trees: Any, size: int) -> Any:
+    def _losses(self, update: Any, sizes: Any, denominators: Any, training: bool) -> Any:
+        losses = []
+        for trees, (size, whole), counts in zip(update, sizes, denominators, strict=True):
+            rows = keras.tree.map_structure(lambda a, size=size: None if a is None else a[:size], trees)
+            with common.use(common.Sharding(rows=size, size=size, update=whole, denominators=counts)):
+                losses.append(common.local_loss(self.model, self.plan, rows, training))
+        return sum(losses[1:], losses[0])
+
+    def _gradients(self, state: Any, update: Any, sizes: Any) -> Any:
         compute = jax.value_and_grad(self._loss, has_aux=True)
-        (_, (loss, after)), grads = compute(state[0], state, trees, size, True)
+        (_, (loss, after)), grads = compute(state[0], state, update, sizes, True)
         return loss, grads, after
 
-    def _train_program(self, state: Any, trees: Any, size: int) -> Any:
-        loss, grads, (_, other, _, metrics) = self._gradients(state, trees, size)
+    def _train_program(self, state: Any, update: Any, sizes: Any) -> Any:
+        loss, grads, (_, other, _, metrics) = self._gradients(state, update, sizes)
         trainable, slots = self._update_program(state, grads)
         return self._replicated([trainable, other, slots, metrics]), loss
 
-    def _step_program(self, state: Any, trees: Any, size: int) -> Any:
-        loss, grads, after = self._gradients(state, trees, size)
+    def _step_program(self, state: Any, update: Any, sizes: Any) -> Any:
+        loss, grads, after = self._gradients(state, update, sizes)
         return loss, self._replicated([grads, after])
 
     def _update_program(self, state: Any, grads: Any) -> Any:
         return self.model.optimizer.stateless_apply(state[2], grads, state[0])
 
-    def _evaluate_program(self, state: Any, trees: Any, size: int) -> Any:
-        _, (loss, after) = self._loss(state[0], state, trees, size, False)
+    def _evaluate_program(self, state: Any, update: Any, sizes: Any) -> Any:
+        _, (loss, after) = self._loss(state[0], state, update, sizes, False)
         return self._replicated([*state[:3], after[3]]), loss
 
-    def _predict_program(self, state: Any, trees: Any, size: int) -> Any:
-        x = keras.tree.map_structure(lambda a: None if a is None else a[:size], trees)[0]
+    def _predict_program(self, state: Any, update: Any, sizes: Any) -> Any:
+        x = keras.tree.map_structure(lambda a: None if a is None else a[: sizes[0][0]], update[0])[0]
         training = {"training": False} if self.model._call_has_training_arg else {}
         outputs, _ = self.model.stateless_call(state[0], state[1], x, **training)
         return jax.lax.with_sharding_constraint(outputs, self._everywhere)
@@ -184,12 +198,12 @@ class Adapter:
     def _replicated(self, state: Any) -> Any:
         return jax.lax.with_sharding_constraint(state, self._everywhere)
 
-    def train_step(self, batch: Any) -> Any:
-        self._state, loss = self._train(self._state, *batch)
+    def train_step(self, update: Sequence[Any]) -> Any:
+        self._state, loss = self._train(self._state, *_split(update))
         return loss
 
-    def step_result(self, batch: Any) -> StepResult:
-        loss, (gradients, after) = self._step(self._state, *batch)
+    def step_result(self, update: Sequence[Any]) -> StepResult:
+        loss, (gradients, after) = self._step(self._state, *_split(update))
         self._state[3] = after[3]
         return StepResult(float(loss), _arrays(gradients), _arrays(after[1]), self.metrics())
 
@@ -205,7 +219,7 @@ class Adapter:
         self._pull()
 
     def evaluate_step(self, batch: Any) -> Any:
-        self._state, loss = self._evaluate(self._state, *batch)
+        self._state, loss = self._evaluate(self._state, *_split([batch]))
         return loss
 
     def losses(self, handles: Sequence[Any]) -> list[float]:
@@ -219,7 +233,7 @@ class Adapter:
         return results
 
     def predict(self, batch: Any) -> Any:
-        return keras.tree.map_structure(np.asarray, self._predict(self._state, *batch))
+        return keras.tree.map_structure(np.asarray, self._predict(self._state, *_split([batch])))
 
     def gather(self, values: np.ndarray) -> np.ndarray:
         return values[None]
@@ -249,3 +263,8 @@ class Adapter:
 
 def _arrays(values: Any) -> list[np.ndarray]:
     return [np.asarray(value) for value in values]
+
+
+def _split(update: Sequence[Any]) -> tuple[list[Any], tuple[tuple[int, int], ...]]:
+    """Return the arrays of an update's batches, and their sizes, which are static."""
+    return [trees for trees, _ in update], tuple(sizes for _, sizes in update)

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from kmgpu.backends import float64
+from kmgpu.backends import replacements
 from kmgpu.backends.adapter import State, StepResult
+from kmgpu.data.loader import Batch
 from kmgpu.errors import UsageError
 
 FRAMEWORKS = {"torch": ("torch",), "tensorflow": ("tensorflow",), "jax": ("jax", "jaxlib")}
@@ -78,22 +79,45 @@ class Sharding:
 
     count: int = 1  # replicas that share the batch; 1: this replica has all rows
     index: int = 0  # of this replica
-    first: int = 0  # position in the global batch of this replica's first row
+    first: int = 0  # position in the batch of this replica's first row
     rows: int = 1  # of this replica
-    size: int = 1  # of the global batch
+    size: int = 1  # of the batch
+    update: int = 1  # rows of the update that the batch is part of; the same unless gradients are accumulated
+    replicas: int = 1  # that compute the same where the batch is not shared
     all_sum: Callable[[Any], Any] = lambda tensor: tensor  # over the replicas; differentiable
     batch_norm: str = "global"
     counts: bool = True  # whether metrics count this replica's rows; not where several replicas have the same rows
+    denominators: Denominators | None = None  # those of the whole update, where it has several batches
     loss_scale: float = 1.0  # what the losses that layers add are multiplied by, beside the share of rows
 
     @property
     def share(self) -> float:
-        return self.rows / self.size
+        return self.rows / self.update
+
+    def total(self, count: Any) -> Any:
+        """Return the sum over the whole update of a count that depends on the rows: valid tokens, weights."""
+        return self.all_sum(count) if self.denominators is None else self.denominators.total(count, self.all_sum)
 
     def whole(self, count: int) -> int | float:
-        """Return the number over the whole batch of what this replica has ``count`` of, row by row."""
-        product = count * self.size
+        """Return the number over the whole update of what this replica has ``count`` of, row by row."""
+        product = count * self.update
         return product // self.rows if product % self.rows == 0 else product / self.rows
+
+
+class Denominators:
+    """Counts over an update of several batches: recorded in a pass over each of them, then added up and given."""
+
+    def __init__(self, given: Sequence[Any] | None = None):
+        self.recorded: list[Any] = []
+        self._given = None if given is None else list(given)
+        self._asked = 0
+
+    def total(self, count: Any, all_sum: Callable[[Any], Any]) -> Any:
+        if self._given is None:
+            self.recorded.append(all_sum(count))
+            return self.recorded[-1]
+        self._asked += 1
+        return self._given[self._asked - 1]
 
 
 _state = threading.local()  # MirroredStrategy runs its replicas in threads
@@ -233,7 +257,7 @@ def _reduce_weighted_values(
     if mask is not None:
         weight = ops.cast(ops.convert_to_tensor(mask, dtype="bool"), values.dtype)
         if reduction in ("mean", "sum_over_batch_size"):
-            valid = here.all_sum(ops.sum(weight))
+            valid = here.total(ops.sum(weight))
             weight = weight * ops.divide_no_nan(ops.cast(here.whole(_size(mask)), values.dtype), valid)
         if sample_weight is not None:
             sample_weight = ops.cast(sample_weight, values.dtype)
@@ -248,7 +272,7 @@ def _reduce_weighted_values(
         return values  # a loss of the whole batch already; the adapters gather for those
     total = ops.sum(values)
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
-        return ops.divide_no_nan(total, here.all_sum(ops.cast(ops.sum(sample_weight), total.dtype)))
+        return ops.divide_no_nan(total, here.total(ops.cast(ops.sum(sample_weight), total.dtype)))
     if reduction in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
         return ops.divide_no_nan(total, ops.cast(here.whole(_size(values)), total.dtype))
     return total
@@ -279,7 +303,8 @@ def _moments(self: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
     if mask is None:
         weights: Any = None
         local = _size(inputs) // inputs.shape[self.axis]
-        count: Any = ops.cast(here.whole(local) if here.batch_norm == "global" else local, inputs.dtype)
+        rows = here.size / here.rows if here.batch_norm == "global" else 1
+        count: Any = ops.cast(local * rows, inputs.dtype)
     else:
         weights = ops.cast(ops.broadcast_to(ops.expand_dims(mask, axis=-1), ops.shape(inputs)), inputs.dtype)
         count = all_sum(ops.sum(weights, axis=axes)) + backend.epsilon()
@@ -335,6 +360,7 @@ class Plan:
     gather_loss: tuple[str, ...]  # why the loss is computed over the whole batch on every replica; empty: it is not
     gather_metrics: tuple[str, ...]  # the same of the metrics
     whole: tuple[str, ...] = ()  # why every replica computes the whole batch; empty: each computes its share
+    counts: bool = False  # whether a denominator of the loss depends on masks or weights
 
     def notes(self, devices: int) -> list[str]:
         if devices == 1:
@@ -349,7 +375,7 @@ class Plan:
         return notes
 
 
-def make_plan(model: Any, loss_gather: str = "auto") -> Plan:
+def make_plan(model: Any, loss_gather: str = "auto", accumulate: int = 1) -> Plan:
     """Look at a built model's loss and metrics and return what they need."""
     import keras
 
@@ -372,24 +398,35 @@ def make_plan(model: Any, loss_gather: str = "auto") -> Plan:
         coupled.append(f"{type(model).__name__}.compute_metrics")
     if reasons and trackers:
         coupled = coupled or ["with the loss"]
-    return Plan(tuple(dict.fromkeys(reasons)), tuple(coupled))
+    if reasons and accumulate > 1:
+        raise UsageError(f"accumulate is {accumulate}, but {reasons[0]}; use accumulate=1, or a loss of single rows")
+    masks = any(isinstance(layer, keras.layers.Masking) or _makes_mask(layer) for layer in model._flatten_layers())
+    losses = [] if model._compile_loss is None else model._compile_loss._flat_losses or []
+    counts = masks or any(loss.reduction == "mean_with_sample_weight" for _, loss, _, _ in losses)
+    return Plan(tuple(dict.fromkeys(reasons)), tuple(coupled), counts=counts)
 
 
-def local_loss(model: Any, plan: Plan, x: Any, y: Any, sample_weight: Any, training: bool) -> tuple[Any, Any]:
-    """Return this replica's part of the loss of the global batch, and its outputs; updates the metrics.
+def _makes_mask(layer: Any) -> bool:
+    """Whether a layer may make a mask, which later layers and losses count."""
+    own = not type(layer).__module__.startswith("keras.src.")
+    return bool(getattr(layer, "mask_zero", False)) or (own and hasattr(type(layer), "compute_mask"))
 
-    The parts of all replicas add up to the loss; so do their gradients. Where the outputs are gathered, every replica
-    computes the whole loss L: its part is L / replicas, and gradients flow back to the rows of every replica.
+
+def local_loss(model: Any, plan: Plan, batch: Any, training: bool) -> Any:
+    """Return this replica's part of the loss of the global batch (x, y, sample_weight); updates the metrics.
+
+    The parts of all replicas add up to the loss; so do their gradients. Where the outputs are gathered, or the batch is
+    not shared, every replica computes the whole loss L: its part is L / replicas, and gradients of a gathered loss flow
+    back to the rows of every replica.
     """
     from keras import ops
 
     here = sharding()
     shared = here.count > 1
     if shared and plan.whole:
-        x, y, sample_weight = _gather_in(here, (x, y, sample_weight))
-        with use(Sharding(rows=here.size, size=here.size, counts=here.index == 0)):
-            loss, outputs = local_loss(model, plan, x, y, sample_weight, training)
-        return loss / here.count, outputs
+        with use(unshared(here.size, here.update, here.count, here.index)):
+            return local_loss(model, plan, _gather_in(here, tuple(batch)), training)
+    x, y, sample_weight = batch
     outputs = call(model, x, training)
     rows = (x, y, outputs, sample_weight)
     gathered = _gather_in(here, rows) if shared and (plan.gather_loss or plan.gather_metrics) else rows
@@ -397,13 +434,20 @@ def local_loss(model: Any, plan: Plan, x: Any, y: Any, sample_weight: Any, train
         if shared and plan.gather_loss:
             gx, gy, gp, gw = gathered
             # What layers add counts by the share of rows; it is in each replica's L, and L is divided by the replicas.
-            inner = Sharding(index=here.index, rows=here.size, size=here.size, loss_scale=here.share * here.count)
-            with use(inner):
+            scale = here.share * here.count
+            with use(Sharding(index=here.index, rows=here.size, size=here.size, update=here.size, loss_scale=scale)):
                 loss = model._compute_loss(x=gx, y=gy, y_pred=gp, sample_weight=gw, training=training) / here.count
         else:
             loss = model._compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=training)
         update_metrics(model, *(gathered if plan.gather_metrics else rows))
-    return ops.zeros(()) if loss is None else loss, outputs
+    if loss is None:
+        loss = ops.zeros(())
+    return loss / here.replicas if here.replicas > 1 and not shared else loss
+
+
+def unshared(size: int, update: int, replicas: int, index: int) -> Sharding:
+    """Return the sharding of a batch that every replica computes whole; the first one's rows count in metrics."""
+    return Sharding(rows=size, size=size, update=update, replicas=replicas, counts=index == 0)
 
 
 @contextlib.contextmanager
@@ -437,7 +481,7 @@ def predict(model: Any, plan: Plan, x: Any) -> Any:
     here = sharding()
     if here.count == 1 or not plan.whole:
         return call(model, x, training=False)
-    with use(Sharding(rows=here.size, size=here.size)):
+    with use(unshared(here.size, here.update, here.count, here.index)):
         outputs = call(model, _gather_in(here, x), training=False)
     return keras.tree.map_structure(lambda output: output[here.first : here.first + here.rows], outputs)
 
@@ -514,8 +558,8 @@ def difference(model: Any, shares: StepResult, whole: StepResult) -> str | None:
 # --- building, variables, metrics -------------------------------------------------------------------------------------
 
 
-def build(model: Any, sample: Any) -> None:
-    """Build the model, its loss, metrics and optimizer for batches like ``sample`` (x, y, sample_weight)."""
+def build(model: Any, sample: Batch) -> None:
+    """Build the model, its loss, metrics and optimizer for batches like ``sample``."""
     import keras
 
     if not isinstance(model, keras.Model):
@@ -528,7 +572,10 @@ def build(model: Any, sample: Any) -> None:
                 f"{type(model).__name__} overrides {name}, which is not portable between backends; "
                 "override compute_loss or compute_metrics instead"
             )
-    model._symbolic_build(data_batch=sample)
+    trees = keras.tree.map_structure(
+        lambda array: None if array is None else as_keras(array), (sample.x, sample.y, sample.sample_weight)
+    )
+    model._symbolic_build(data_batch=trees)
     if not model.trainable_variables:
         raise UsageError("the recipe's model has no trainable weights")
     model.optimizer.build(model.trainable_variables)
@@ -608,7 +655,7 @@ def set_float(dtype: str) -> None:
 
     keras.config.set_floatx(dtype)
     keras.config.set_dtype_policy(dtype)
-    float64.install(dtype == "float64")
+    replacements.install(dtype == "float64")
 
 
 def model_facts(model: Any) -> dict[str, Any]:

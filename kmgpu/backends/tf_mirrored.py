@@ -97,25 +97,25 @@ class Adapter:
     def scope(self) -> Any:
         return self._strategy.scope()
 
-    def prepare(self, recipe: Recipe, sample: Batch, options: dict[str, Any]) -> list[str]:
+    def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         self.model = recipe.model
         self.batch_norm = recipe.batch_norm
         with self.scope():
-            common.build(self.model, (sample.x, sample.y, sample.sample_weight))
-        self.plan = common.make_plan(self.model, options["loss_gather"])
+            common.build(self.model, sample[0])
+        self.plan = common.make_plan(self.model, options["loss_gather"], recipe.accumulate)
         self._functions: dict[Any, Any] = {}
-        self._check(self.put(sample))
+        self._check([self.put(batch) for batch in sample])
         return self.plan.notes(self.devices)
 
-    def _check(self, batch: Any) -> None:
+    def _check(self, update: Sequence[Any]) -> None:
         """Let each replica compute whole batches from now on where a step on shares is not the step on the whole."""
-        if not batch[2] or self.plan.whole:
+        if self.devices == 1 or self.plan.whole or not any(shared for _, (_, _, shared) in update):
             return
         results = []
         with common.without_randomness(), common.perturbed(self.model):
             for whole in ((), ("to compare",)):
                 self.plan = dataclasses.replace(self.plan, whole=whole)
-                results.append(self._step_result(tf.function(self._gradients, autograph=False), batch))
+                results.append(self._step_result(tf.function(self._gradients, autograph=False), update))
         apart = common.difference(self.model, *results)
         self.plan = dataclasses.replace(self.plan, whole=() if apart is None else (apart,))
 
@@ -133,56 +133,75 @@ class Adapter:
         values = self._strategy.experimental_distribute_values_from_function(
             lambda context: tuple(tf.constant(leaf[parts[context.replica_id_in_sync_group]]) for leaf in leaves)
         )
-        return values, batch.size, shares is not None
+        return values, (batch.size, batch.update_size, shares is not None)
 
     def _trees(self, leaves: Any) -> Any:
         remaining = iter(leaves)
         return keras.tree.map_structure(lambda present: next(remaining) if present else None, self._layout)
 
-    def _sharding(self, size: int, shared: bool) -> common.Sharding:
+    def _sharding(self, spec: tuple[int, int, bool]) -> common.Sharding:
         """How the rows lie on the replica that calls; its index is known when its function is traced."""
+        size, update, shared = spec
         replica = tf.distribute.get_replica_context()
         index = int(tf.get_static_value(replica.replica_id_in_sync_group))
         if not shared:
-            return common.Sharding(rows=size, size=size, counts=index == 0)
+            return common.unshared(size, update, self.devices, index)
         part = split(size, self.devices)[index]  # type: ignore[index]
 
         def all_sum(tensor: Any) -> Any:
             return replica.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
         return common.Sharding(
-            self.devices, index, part.start, part.stop - part.start, size, all_sum, self.batch_norm
-        )
+            self.devices, index, part.start, part.stop - part.start, size, update,
+            all_sum=all_sum, batch_norm=self.batch_norm,
+        )  # fmt: skip
 
-    def _run(self, body: Any, batch: Any) -> Any:
-        """Run one of the bodies below as a graph; a new batch size is traced once."""
+    def _run(self, body: Any, update: Sequence[Any]) -> Any:
+        """Run one of the bodies below as a graph; new batch sizes are traced once."""
         if body.__name__ not in self._functions:
             self._functions[body.__name__] = tf.function(body, autograph=False)
-        return self._functions[body.__name__](*batch)
+        return self._functions[body.__name__](*_split(update))
 
-    def _gradients(self, values: Any, size: int, shared: bool) -> tuple[Any, list[Any]]:
-        """The loss and the gradient of the global batch, on every device."""
+    def _gradients(self, values: Any, specs: Any) -> tuple[Any, list[Any]]:
+        """The loss and the gradient of an update, on every device; replicas meet once for it."""
         variables = [variable.value for variable in self.model.trainable_variables]
 
-        def replica(*leaves: Any) -> Any:
-            x, y, sample_weight = self._trees(leaves)
-            with common.use(self._sharding(size, shared)):
-                with tf.GradientTape() as tape:
-                    loss, _ = common.local_loss(self.model, self.plan, x, y, sample_weight, training=True)
-                    scaled = self.model.optimizer.scale_loss(loss)
-                grads = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        def replica(*batches: Any) -> Any:
+            totals = self._denominators(batches, specs) if self.plan.counts and len(specs) > 1 else None
+            losses: list[Any] = []
+            sums: list[Any] = []
+            for leaves, spec in zip(batches, specs, strict=True):
+                known = None if totals is None else common.Denominators(totals)
+                with common.use(dataclasses.replace(self._sharding(spec), denominators=known)):
+                    with tf.GradientTape() as tape:
+                        loss = common.local_loss(self.model, self.plan, self._trees(leaves), training=True)
+                        scaled = self.model.optimizer.scale_loss(loss)
+                    grads = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
                 # Keras's optimizers do not add up repeated rows of an embedding's sparse gradient.
-                return loss, [tf.convert_to_tensor(grad) for grad in grads]
+                dense = [tf.convert_to_tensor(grad) for grad in grads]
+                sums = [total + grad for total, grad in zip(sums, dense, strict=True)] if sums else dense
+                losses.append(loss)
+            return tf.add_n(losses), sums
 
         loss, grads = self._strategy.run(replica, args=values)
-        combine = "SUM" if shared else "MEAN"
         if self.devices > 1:
             pairs = list(zip(grads, variables, strict=True))
-            grads = self._strategy.extended.batch_reduce_to(combine, pairs)
-        return self._strategy.reduce(combine, loss, axis=None), grads
+            grads = self._strategy.extended.batch_reduce_to("SUM", pairs)
+        return self._strategy.reduce("SUM", loss, axis=None), grads
 
-    def _train(self, values: Any, size: int, shared: bool) -> Any:
-        loss, grads = self._gradients(values, size, shared)
+    def _denominators(self, batches: Any, specs: Any) -> list[Any]:
+        """Count what the losses of all batches of an update divide by, in a forward pass over each."""
+        recorded = []
+        with common.restored([*self.model.non_trainable_variables, *self.model.metrics_variables]):
+            for leaves, spec in zip(batches, specs, strict=True):
+                counts = common.Denominators()
+                with common.use(dataclasses.replace(self._sharding(spec), denominators=counts)):
+                    common.local_loss(self.model, self.plan, self._trees(leaves), training=True)
+                recorded.append(counts.recorded)
+        return [tf.add_n(counts) for counts in zip(*recorded, strict=True)]
+
+    def _train(self, values: Any, specs: Any) -> Any:
+        loss, grads = self._gradients(values, specs)
         self._apply(grads)
         return loss
 
@@ -192,31 +211,31 @@ class Adapter:
         apply = getattr(optimizer, "_common_apply", optimizer.apply) if self.devices > 1 else optimizer.apply
         apply(grads, self.model.trainable_variables)
 
-    def _evaluate(self, values: Any, size: int, shared: bool) -> Any:
-        def replica(*leaves: Any) -> Any:
-            x, y, sample_weight = self._trees(leaves)
-            with common.use(self._sharding(size, shared)):
-                return common.local_loss(self.model, self.plan, x, y, sample_weight, training=False)[0]
+    def _evaluate(self, values: Any, specs: Any) -> Any:
+        def replica(leaves: Any) -> Any:
+            with common.use(self._sharding(specs[0])):
+                return common.local_loss(self.model, self.plan, self._trees(leaves), training=False)
 
-        return self._strategy.reduce("SUM" if shared else "MEAN", self._strategy.run(replica, args=values), axis=None)
+        return self._strategy.reduce("SUM", self._strategy.run(replica, args=values), axis=None)
 
-    def _predict(self, values: Any, size: int, shared: bool) -> Any:
-        def replica(*leaves: Any) -> Any:
-            with common.use(self._sharding(size, shared)):
+    def _predict(self, values: Any, specs: Any) -> Any:
+        def replica(leaves: Any) -> Any:
+            with common.use(self._sharding(specs[0])):
                 return common.predict(self.model, self.plan, self._trees(leaves)[0])
 
         return self._strategy.run(replica, args=values)
 
-    def train_step(self, batch: Any) -> Any:
-        return self._run(self._train, batch)
+    def train_step(self, update: Sequence[Any]) -> Any:
+        return self._run(self._train, update)
 
-    def step_result(self, batch: Any) -> StepResult:
-        return self._step_result(lambda *batch: self._run(self._gradients, batch), batch)
+    def step_result(self, update: Sequence[Any]) -> StepResult:
+        function = self._functions.setdefault("gradients", tf.function(self._gradients, autograph=False))
+        return self._step_result(function, update)
 
-    def _step_result(self, function: Any, batch: Any) -> StepResult:
+    def _step_result(self, function: Any, update: Sequence[Any]) -> StepResult:
         states = self.model.non_trainable_variables
         before = [common.to_numpy(self._first(variable)) for variable in states]
-        loss, gradients = function(*batch)
+        loss, gradients = function(*_split(update))
         after = [common.to_numpy(self._first(variable)) for variable in states]
         for variable, value in zip(states, before, strict=True):
             variable.assign(value)
@@ -224,7 +243,8 @@ class Adapter:
         return StepResult(float(loss), arrays, after, self.metrics())
 
     def apply(self, gradients: Sequence[np.ndarray]) -> None:
-        self._run(self._apply, [[tf.constant(gradient) for gradient in gradients]])
+        function = self._functions.setdefault("apply", tf.function(self._apply, autograph=False))
+        function([tf.constant(gradient) for gradient in gradients])
 
     def state(self) -> State:
         model = self.model
@@ -235,7 +255,7 @@ class Adapter:
         common.load_state(self.model, state)
 
     def evaluate_step(self, batch: Any) -> Any:
-        return self._run(self._evaluate, batch)
+        return self._run(self._evaluate, [batch])
 
     def losses(self, handles: Sequence[Any]) -> list[float]:
         return [float(handle) for handle in handles]
@@ -250,8 +270,8 @@ class Adapter:
         return results
 
     def predict(self, batch: Any) -> Any:
-        outputs = self._run(self._predict, batch)
-        shared = batch[2]
+        outputs = self._run(self._predict, [batch])
+        shared = batch[1][2]
 
         def join(output: Any) -> np.ndarray:
             parts = [part.numpy() for part in self._strategy.experimental_local_results(output)]
@@ -279,3 +299,8 @@ class Adapter:
 
     def close(self) -> None:
         pass
+
+
+def _split(update: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the values of an update's batches, and what is static about them."""
+    return tuple(values for values, _ in update), tuple(spec for _, spec in update)

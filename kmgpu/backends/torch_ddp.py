@@ -72,7 +72,7 @@ class _Loss(torch.nn.Module):
         self.model, self.plan = model, plan
 
     def forward(self, x: Any, y: Any, sample_weight: Any) -> torch.Tensor:
-        return common.local_loss(self.model, self.plan, x, y, sample_weight, training=True)[0]
+        return common.local_loss(self.model, self.plan, (x, y, sample_weight), training=True)
 
 
 class Adapter:
@@ -115,21 +115,21 @@ class Adapter:
     def scope(self) -> Any:
         return contextlib.nullcontext()
 
-    def prepare(self, recipe: Recipe, sample: Batch, options: dict[str, Any]) -> list[str]:
+    def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         self.model = recipe.model
         self.batch_norm = recipe.batch_norm
-        common.build(self.model, (sample.x, sample.y, sample.sample_weight))
-        self.plan = common.make_plan(self.model, options["loss_gather"])
-        self._check(self.put(sample))
+        common.build(self.model, sample[0])
+        self.plan = common.make_plan(self.model, options["loss_gather"], recipe.accumulate)
+        self._check([self.put(batch) for batch in sample])
         return self.plan.notes(self.devices)
 
-    def _check(self, batch: Any) -> None:
+    def _check(self, update: Sequence[Any]) -> None:
         """Let each process compute whole batches from now on where a step on shares is not the step on the whole."""
-        if batch[0].count == 1 or self.plan.whole:
+        if all(sharding.count == 1 for sharding, _ in update) or self.plan.whole:
             return
         whole = dataclasses.replace(self.plan, whole=("to compare",))
         with common.without_randomness(), common.perturbed(self.model):
-            results = [self._step_result(_Loss(self.model, plan), batch) for plan in (self.plan, whole)]
+            results = [self._step_result(_Loss(self.model, plan), update) for plan in (self.plan, whole)]
         apart = common.difference(self.model, *results)
         if apart is not None:
             self.plan = dataclasses.replace(self.plan, whole=(apart,))
@@ -143,15 +143,16 @@ class Adapter:
 
     def _sharding(self, batch: Batch) -> common.Sharding:
         if self.devices == 1 or batch.rows == batch.size:
-            return common.Sharding(rows=batch.size, size=batch.size, counts=self.process == 0)
+            return common.unshared(batch.size, batch.update_size, self.devices, self.process)
         return common.Sharding(
-            self.devices, self.process, batch.first, batch.rows, batch.size, self._all_sum, self.batch_norm
-        )
+            self.devices, self.process, batch.first, batch.rows, batch.size, batch.update_size,
+            all_sum=self._all_sum, batch_norm=self.batch_norm,
+        )  # fmt: skip
 
     def _all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
         return _AllSum.apply(tensor, self._group)
 
-    def _module(self, batch: Any) -> Any:
+    def _module(self, update: Sequence[Any]) -> Any:
         """Return the module to call; wrapped again when layers were frozen, unfrozen or added."""
         key = tuple(id(variable) for variable in self.model.trainable_variables)
         if self._wrapped is None or self._wrapped[0] != key:
@@ -161,48 +162,62 @@ class Adapter:
                     module,
                     device_ids=None if self._device == "cpu" else [0],
                     process_group=self._group,
-                    find_unused_parameters=self._has_unused(module, batch),
+                    find_unused_parameters=self._has_unused(module, update),
                 )
             self._wrapped = (key, module)
         return self._wrapped[1]
 
-    def _has_unused(self, module: Any, batch: Any) -> bool:
+    def _has_unused(self, module: Any, update: Sequence[Any]) -> bool:
         """Whether some weights have no part in the loss, which DDP must be told; found by one step without DDP."""
         variables = [*self.model.non_trainable_variables, *self.model.metrics_variables]
         with common.restored(variables):
-            self._backward(module, batch)
+            self._backward(module, update)
         unused = any(variable.value.grad is None for variable in self.model.trainable_variables)
         self.model.zero_grad()
         return bool(self.gather(np.array(unused)).any())
 
-    def _backward(self, module: Any, batch: Any) -> torch.Tensor:
-        sharding, trees = batch
-        with common.use(sharding):
-            self.model.zero_grad()
-            # DDP takes the mean over the processes; the parts of a shared batch's loss add up.
-            loss = module(*trees) * sharding.count
-            self.model.optimizer.scale_loss(loss).backward()
-        return loss.detach()
+    def _backward(self, module: Any, update: Sequence[Any]) -> torch.Tensor:
+        """Leave the gradient of an update in the weights; returns this process's part of its loss."""
+        self.model.zero_grad()
+        totals = self._denominators(update) if self.plan.counts and len(update) > 1 else None
+        parts = []
+        for number, (sharding, trees) in enumerate(update, 1):
+            known = None if totals is None else common.Denominators(totals)
+            later = number < len(update) and isinstance(module, DistributedDataParallel)
+            rows = common.use(dataclasses.replace(sharding, denominators=known))
+            with rows, module.no_sync() if later else contextlib.nullcontext():
+                loss = module(*trees) * self.devices  # DDP takes the mean over the processes, but parts add up
+                self.model.optimizer.scale_loss(loss).backward()
+            parts.append(loss.detach())
+        return torch.stack(parts).sum()
 
-    def gradients(self, batch: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """This process's part of the global batch's loss, and the gradient, which is the same in every process."""
-        loss = self._backward(self._module(batch), batch)
+    def _denominators(self, update: Sequence[Any]) -> list[torch.Tensor]:
+        """Count what the losses of all batches of an update divide by, in a forward pass over each."""
+        recorded = []
+        variables = [*self.model.non_trainable_variables, *self.model.metrics_variables]
+        with torch.no_grad(), common.restored(variables):
+            for sharding, trees in update:
+                counts = common.Denominators()
+                with common.use(dataclasses.replace(sharding, denominators=counts)):
+                    common.local_loss(self.model, self.plan, trees, training=True)
+                recorded.append(counts.recorded)
+        return [torch.stack(counts).sum() for counts in zip(*recorded, strict=True)]
+
+    def train_step(self, update: Sequence[Any]) -> Any:
+        loss = self._backward(self._module(update), update)
         values = [variable.value for variable in self.model.trainable_variables]
-        return loss, [torch.zeros_like(v) if v.grad is None else v.grad for v in values]
-
-    def train_step(self, batch: Any) -> Any:
-        loss, grads = self.gradients(batch)
+        grads = [torch.zeros_like(v) if v.grad is None else v.grad for v in values]
         with torch.no_grad():
             self.model.optimizer.apply(grads, self.model.trainable_variables)
         return loss
 
-    def step_result(self, batch: Any) -> StepResult:
-        return self._step_result(self._module(batch), batch)
+    def step_result(self, update: Sequence[Any]) -> StepResult:
+        return self._step_result(self._module(update), update)
 
-    def _step_result(self, module: Any, batch: Any) -> StepResult:
+    def _step_result(self, module: Any, update: Sequence[Any]) -> StepResult:
         states = self.model.non_trainable_variables
         with common.restored(states):
-            loss = self.losses([self._backward(module, batch)])[0]
+            loss = self.losses([self._backward(module, update)])[0]
             values = [variable.value for variable in self.model.trainable_variables]
             gradients = [common.to_numpy(torch.zeros_like(v) if v.grad is None else v.grad) for v in values]
             self.model.zero_grad()
@@ -221,10 +236,9 @@ class Adapter:
         common.load_state(self.model, state)
 
     def evaluate_step(self, batch: Any) -> Any:
-        sharding, (x, y, sample_weight) = batch
+        sharding, trees = batch
         with torch.no_grad(), common.use(sharding):
-            loss, _ = common.local_loss(self.model, self.plan, x, y, sample_weight, training=False)
-            return loss * sharding.count
+            return common.local_loss(self.model, self.plan, trees, training=False) * self.devices
 
     def losses(self, handles: Sequence[Any]) -> list[float]:
         local = torch.stack(list(handles)).cpu().numpy().astype(np.float64)

@@ -29,6 +29,13 @@ class Batch:
     x: Any
     y: Any
     sample_weight: Any
+    offset: int = 0  # position in the update of the batch's first row; not 0 in later batches of an accumulated update
+    update: int = 0  # rows of the update; 0 is those of the batch, as without accumulation
+
+    @property
+    def update_size(self) -> int:
+        """Rows of the update that the batch is part of."""
+        return self.update or self.size
 
     @property
     def size(self) -> int:
@@ -53,33 +60,48 @@ class Batch:
         return process == 0 or self.rows < self.size
 
 
-def batches(
+def batches(source: Source, **options: Any) -> Iterator[Batch]:
+    """Yield the global batches of one epoch, each an update of its own; options as those of ``updates``."""
+    for (batch,) in updates(source, accumulate=1, **options):
+        yield batch
+
+
+def updates(
     source: Source,
     *,
     batch_size: int,
     seed: int,
     epoch: int,
     shuffle: bool,
+    accumulate: int,
     part: tuple[int, int] = (0, 1),
     steps: int | None = None,
     class_weight: dict[int, float] | None = None,
-) -> Iterator[Batch]:
-    """Yield the global batches of one epoch with the rows of ``part``, which is (process, processes).
+) -> Iterator[tuple[Batch, ...]]:
+    """Yield the updates of one epoch: ``batch_size`` rows in ``accumulate`` near-equal batches, fewer if rows are few.
 
-    The last batch may be short. At most ``steps`` batches. The source is asked for this process's rows alone; where a
-    batch has fewer rows than processes, each process gets all of them.
+    The last update may be short. At most ``steps`` updates. Each batch holds the rows of ``part``, which is (process,
+    processes); the source is asked for these alone. Where a batch has fewer rows than processes, each gets all of them.
     """
-    process, processes = part
     order = epoch_order(len(source), seed, epoch, shuffle)
-    starts = range(0, len(order), batch_size)
-    for step, start in enumerate(islice(starts, steps)):
+    for step, start in enumerate(islice(range(0, len(order), batch_size), steps)):
         indices = order[start : start + batch_size]
-        shares = split(len(indices), processes)
-        share = shares[process] if shares else slice(0, len(indices))
-        x, y, sample_weight = source.take(indices[share])
-        if class_weight is not None:
-            sample_weight = class_weights(y, sample_weight, class_weight)
-        yield Batch(step, indices, share.start, x, y, sample_weight)
+        batches = []
+        for share in split(len(indices), min(accumulate, len(indices))) or []:
+            batches.append(_batch(source, step, indices, share, part, class_weight))
+        yield tuple(batches)
+
+
+def _batch(
+    source: Source, step: int, update: np.ndarray, share: slice, part: tuple[int, int], class_weight: Any
+) -> Batch:
+    process, processes = part
+    indices = update[share]
+    own = (split(len(indices), processes) or [slice(0, len(indices))] * processes)[process]
+    x, y, sample_weight = source.take(indices[own])
+    if class_weight is not None:
+        sample_weight = class_weights(y, sample_weight, class_weight)
+    return Batch(step, indices, own.start, x, y, sample_weight, share.start, len(update))
 
 
 def split(size: int, parts: int) -> list[slice] | None:

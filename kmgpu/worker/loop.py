@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from kmgpu.backends.adapter import Adapter
-from kmgpu.data.loader import Batch, batches, split
+from kmgpu.data.loader import Batch, batches, split, updates
 from kmgpu.data.order import OrderHash
 from kmgpu.data.source import Source
 from kmgpu.job import Job
@@ -19,6 +19,7 @@ from kmgpu.recipe import Recipe
 from kmgpu.rundir import RunDir
 from kmgpu.worker import weights
 
+Update = tuple[Batch, ...]
 WINDOW = 10  # steps between two readings of the clock
 
 
@@ -30,15 +31,16 @@ def train(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, sources: S
     if recipe.steps_per_epoch is not None:
         steps_per_epoch = min(steps_per_epoch, recipe.steps_per_epoch)
     order = OrderHash()
-    seen: set[tuple[str, int]] = set()
+    seen: set[int] = set()
 
-    def epoch_batches(epoch: int) -> Iterator[Batch]:
-        return batches(
+    def epoch_updates(epoch: int) -> Iterator[Update]:
+        return updates(
             sources.train, batch_size=batch_size, seed=job.seed, epoch=epoch, shuffle=recipe.shuffle,
             part=_part(adapter), steps=recipe.steps_per_epoch, class_weight=recipe.class_weight,
-        )
+            accumulate=recipe.accumulate,
+        )  # fmt: skip
 
-    first_epoch = epoch_batches(0)
+    first_epoch = epoch_updates(0)
     first = next(first_epoch)  # the model is built for it, and it is read only once
     notes = adapter.prepare(recipe, first, {"loss_gather": job.loss_gather})
     initial = weights.initialise(adapter, job, rundir)
@@ -56,19 +58,19 @@ def train(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, sources: S
     for epoch in range(epochs):
         began = time.perf_counter()
         epoch_loss = Mean()
-        source = itertools.chain([first], first_epoch) if epoch == 0 else epoch_batches(epoch)
+        source = itertools.chain([first], first_epoch) if epoch == 0 else epoch_updates(epoch)
         for window in windows(source, seen):
             clock = time.perf_counter()
-            handles = [adapter.train_step(adapter.put(batch)) for batch in window.batches]
+            handles = [adapter.train_step([adapter.put(batch) for batch in update]) for update in window.updates]
             losses = adapter.losses(handles)
             seconds = time.perf_counter() - clock + window.reading
-            sizes = [batch.size for batch in window.batches]
+            sizes = [update[0].update_size for update in window.updates]
             epoch_loss.add(losses, sizes)
-            for batch in window.batches:
+            for batch in itertools.chain(*window.updates):
                 if batch.counted(adapter.process):
-                    order.add(step + batch.step, batch.positions, batch.indices[batch.positions])
+                    order.add(step + batch.step, batch.offset + batch.positions, batch.indices[batch.positions])
             record(
-                "window", epoch=epoch, step=step + window.batches[0].step, steps=len(handles), samples=sum(sizes),
+                "window", epoch=epoch, step=step + window.updates[0][0].step, steps=len(handles), samples=sum(sizes),
                 seconds=seconds, losses=losses, compiling=window.compiling,
             )  # fmt: skip
         step += steps_per_epoch
@@ -120,33 +122,34 @@ class Mean:
 
 
 class Window:
-    """Batches between two readings of the clock, and the seconds it took to read them."""
+    """Updates between two readings of the clock, and the seconds it took to read their data."""
 
     def __init__(self, compiling: bool):
-        self.batches: list[Batch] = []
+        self.updates: list[Update] = []
         self.reading = 0.0
         self.compiling = compiling
 
 
-def windows(source: Iterator[Batch], seen: set[tuple[str, int]]) -> Iterator[Window]:
-    """Group batches; one of a size not seen before is alone, since a framework may compile for it."""
+def windows(source: Iterator[Update], seen: set[int]) -> Iterator[Window]:
+    """Group updates; one of a size not seen before is alone, since a framework may compile for it."""
     window = Window(compiling=False)
     clock = time.perf_counter()
-    for batch in source:
-        new = ("train", batch.size) not in seen
-        if window.batches and (new or len(window.batches) == WINDOW):
+    for update in source:
+        size = update[0].update_size
+        new = size not in seen
+        if window.updates and (new or len(window.updates) == WINDOW):
             yield window
             window = Window(compiling=False)
             clock = time.perf_counter() if not new else clock
-        seen.add(("train", batch.size))
-        window.batches.append(batch)
+        seen.add(size)
+        window.updates.append(update)
         window.compiling = new
         window.reading += time.perf_counter() - clock
         if new:
             yield window
             window = Window(compiling=False)
         clock = time.perf_counter()
-    if window.batches:
+    if window.updates:
         yield window
 
 

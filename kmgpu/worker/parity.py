@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from kmgpu.backends.adapter import Adapter, State, StepResult
 from kmgpu.data import trees
-from kmgpu.data.loader import Batch, batches
+from kmgpu.data.loader import Batch, updates
 from kmgpu.data.source import Source
 from kmgpu.job import Job
 from kmgpu.recipe import Recipe
@@ -27,6 +27,8 @@ from kmgpu.worker import weights
 # A step is also compared on batches a little off: a kink (ReLU, max-pool) that rounding flips on one batch is not
 # there on another, while wrong mathematics is wrong on all. The last one is off by one rounding: the noise floor.
 VARIANTS = ("batch", "moved", "moved again", "rounded")
+Update = tuple[Batch, ...]
+TINY = 1e-30  # below it are float32's denormal numbers, which some backends flush to zero
 ZERO = 1e-6  # of the global norm: below it a gradient is zero but for rounding, as that of a bias before BatchNorm
 
 
@@ -50,29 +52,30 @@ def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Source
     record("end")
 
 
-def _stream(job: Job, adapter: Adapter, recipe: Recipe, rows: Source) -> Iterator[Batch]:
+def _stream(job: Job, adapter: Adapter, recipe: Recipe, rows: Source) -> Iterator[Update]:
     """Yield the batches of as many epochs as it takes, uneven last ones included."""
     for epoch in itertools.count():
-        yield from batches(
+        yield from updates(
             rows, batch_size=job.batch_size or recipe.batch_size, seed=job.seed, epoch=epoch, shuffle=recipe.shuffle,
             part=(adapter.process, adapter.processes), steps=recipe.steps_per_epoch, class_weight=recipe.class_weight,
+            accumulate=recipe.accumulate,
         )  # fmt: skip
 
 
-def _prepare(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, first: Batch) -> dict[str, Any]:
+def _prepare(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, first: Update) -> dict[str, Any]:
     notes = adapter.prepare(recipe, first, {"loss_gather": job.loss_gather})
     initial = weights.initialise(adapter, job, rundir)
-    return {**adapter.facts(), "notes": notes, "initial_weights": initial, "batch_size": first.size}
+    return {**adapter.facts(), "notes": notes, "initial_weights": initial, "batch_size": first[0].update_size}
 
 
 def _reference(
-    adapter: Adapter, steps: list[Batch], folder: Path, names: dict[str, list[str]], dtype: str
+    adapter: Adapter, steps: list[Update], folder: Path, names: dict[str, list[str]], dtype: str
 ) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     state = adapter.state()
     floor, losses = [], []
     for number, batch in enumerate(steps):
-        results = [adapter.step_result(adapter.put(variant)) for variant in _variants(batch, dtype)]
+        results = [adapter.step_result(_put(adapter, variant)) for variant in _variants(batch, dtype)]
         _write(folder / f"state-{number:04d}.safetensors", _flat(state))
         for name, result in zip(VARIANTS, results, strict=True):
             _write(folder / f"{name}-{number:04d}.safetensors", _flat(result))
@@ -88,7 +91,7 @@ def _reference(
 
 
 def _cell(
-    adapter: Adapter, steps: list[Batch], folder: Path, names: dict[str, list[str]], dtype: str
+    adapter: Adapter, steps: list[Update], folder: Path, names: dict[str, list[str]], dtype: str
 ) -> dict[str, Any]:
     found, losses = [], []
     for number, batch in enumerate(steps):
@@ -96,7 +99,7 @@ def _cell(
         compared = []
         for name, variant in zip(VARIANTS[:-1], _variants(batch, dtype), strict=False):
             truth = _read_result(folder / f"{name}-{number:04d}.safetensors")
-            compared.append(_compare_step(adapter.step_result(adapter.put(variant)), truth, names))
+            compared.append(_compare_step(adapter.step_result(_put(adapter, variant)), truth, names))
             if name == VARIANTS[0]:
                 losses.append(truth.loss)
         truth = _read_result(folder / f"{VARIANTS[0]}-{number:04d}.safetensors")
@@ -109,12 +112,12 @@ def _cell(
 
 
 def _trajectory(
-    adapter: Adapter, steps: list[Batch], folder: Path, losses: list[float], names: dict[str, list[str]]
+    adapter: Adapter, steps: list[Update], folder: Path, losses: list[float], names: dict[str, list[str]]
 ) -> dict[str, Any]:
     """Free running with the real training step: errors of losses and weights against the reference's, per step."""
     loss_errors, weight_errors, final = [], [], {}
     for number, batch in enumerate(steps):
-        loss = adapter.losses([adapter.train_step(adapter.put(batch))])[0]
+        loss = adapter.losses([adapter.train_step(_put(adapter, batch))])[0]
         loss_errors.append(relative(loss, losses[number]))
         mine, truth = adapter.state(), _read_state(folder, number + 1)
         final = _errors(mine.trainable, truth.trainable, names["trainable"])
@@ -146,7 +149,7 @@ def _update_errors(mine: State, before: State, after: State, names: dict[str, li
             new = truth.astype(np.float64)
             rounding = 2 * np.finfo(truth.dtype).eps * _norm(truth) if truth.dtype.kind == "f" else 0.0
             apart = max(0.0, _norm(value.astype(np.float64) - new) - rounding)
-            errors[name] = apart / max(_norm(new - old.astype(np.float64)), 1e-30) if apart else 0.0
+            errors[name] = float(apart / max(_norm(new - old.astype(np.float64)), TINY)) if apart else 0.0
     return errors
 
 
@@ -185,18 +188,26 @@ def _norm(array: np.ndarray) -> float:
     return float(np.linalg.norm(np.asarray(array, np.float64)))
 
 
-def _variants(batch: Batch, dtype: str) -> Iterator[Batch]:
+def _variants(update: Update, dtype: str) -> Iterator[Update]:
     """Yield the batch, and the batch with its floating inputs a little off, the same in every process and cell."""
     for number, scale in enumerate((0.0, 1e-2, 1e-2, float(np.finfo(dtype).eps))):
 
-        def off(array: np.ndarray, number: int = number, scale: float = scale) -> np.ndarray:
-            if array.dtype.kind != "f":
-                return array
-            seeds = [[number, int(index)] for index in batch.indices[batch.positions]]
-            noise = np.stack([np.random.default_rng(seed).standard_normal(array.shape[1:]) for seed in seeds])
-            return (array * (1 + scale * noise)).astype(dtype)
+        yield tuple(_moved(batch, number, scale, dtype) for batch in update)
 
-        yield dataclasses.replace(batch, x=trees.transform(off, batch.x))
+
+def _moved(batch: Batch, number: int, scale: float, dtype: str) -> Batch:
+    def off(array: np.ndarray) -> np.ndarray:
+        if array.dtype.kind != "f":
+            return array
+        seeds = [[number, int(index)] for index in batch.indices[batch.positions]]
+        noise = np.stack([np.random.default_rng(seed).standard_normal(array.shape[1:]) for seed in seeds])
+        return (array * (1 + scale * noise)).astype(dtype)
+
+    return dataclasses.replace(batch, x=trees.transform(off, batch.x))
+
+
+def _put(adapter: Adapter, update: Update) -> list[Any]:
+    return [adapter.put(batch) for batch in update]
 
 
 def _flat(record: State | StepResult) -> dict[str, np.ndarray]:
