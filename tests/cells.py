@@ -31,7 +31,7 @@ from kmgpu.rundir import RunDir
 
 RECIPES = Path(__file__).with_name("recipes")
 DEVICES = (1, 2, 4)
-LAUNCH_SECONDS = 420  # a launch that takes longer hangs
+LAUNCH_SECONDS = 600  # a launch that takes longer hangs
 COMMAND_LINE = "from kmgpu.cli import main; main()"  # for `python -c`, where the script kmgpu may not be on the path
 
 FOREIGN_VARIABLES = {

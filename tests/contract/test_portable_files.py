@@ -17,7 +17,7 @@ SMOOTH, ADAM = "smooth-saved", "adam"
 STEPS = 4
 
 cells.add(SMOOTH, "conv", devices=(2,), settings={"rows": 24, "epochs": 2}, seed=3)
-cells.add(ADAM, "r0", settings={"optimizer": "Adam", "learning_rate": 0.1, "epochs": 2})
+cells.add(ADAM, "r0", devices=(4,), settings={"optimizer": "Adam", "learning_rate": 0.1, "epochs": 2})
 
 LOAD = """
 import json, sys, keras, numpy as np

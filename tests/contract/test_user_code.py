@@ -11,8 +11,8 @@ pytestmark = pytest.mark.workers
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 cells.add("early-devices", "early_devices", settings={"log": "FOLDER/devices.txt"}, order=-1)
-cells.add("module-level", "module_level", devices=(1, 2))
-cells.add("unpicklable", "unpicklable", devices=(1, 2))
+cells.add("module-level", "module_level", devices=(2,))
+cells.add("unpicklable", "unpicklable", devices=(2,))
 
 SCRIPT = """
 import keras  # before kmgpu, and on whatever backend
@@ -39,15 +39,13 @@ def test_each_device_computes_its_own_rows_though_the_recipe_initialised_the_fra
 
 
 @each_backend
-@pytest.mark.parametrize("devices", (1, 2))
-def test_a_model_built_at_module_level_trains(ran, backend, devices):
-    assert ran(backend, "module-level", devices).weight == pytest.approx(3.125, rel=1e-5)
+def test_a_model_built_at_module_level_trains(ran, backend):
+    assert ran(backend, "module-level", 2).weight == pytest.approx(3.125, rel=1e-5)
 
 
 @each_backend
-@pytest.mark.parametrize("devices", (1, 2))
-def test_lambdas_and_local_classes_train_and_the_backend_is_the_one_asked_for(ran, backend, devices):
-    run = ran(backend, "unpicklable", devices)  # the file sets KERAS_BACKEND to torch
+def test_lambdas_and_local_classes_train_and_the_backend_is_the_one_asked_for(ran, backend):
+    run = ran(backend, "unpicklable", 2)  # the file sets KERAS_BACKEND to torch
     assert run.weight == pytest.approx(3.125, rel=1e-5)
     assert run.outcome["start"]["framework"].startswith(f"{backend} ")
 
