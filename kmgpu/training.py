@@ -68,6 +68,7 @@ def train(
     python: Mapping[str, str] | None = None,
     initial_weights: str | os.PathLike[str] | None = None,
     loss_gather: str = "auto",
+    track: str = "same-math",
     out: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     show: Callable[[str], None] = lambda line: None,
@@ -80,7 +81,7 @@ def train(
     job = make_job(
         recipe, backend=backend, strategy=strategy, devices=devices, device_ids=device_ids, device_kind=device_kind,
         batch_size=batch_size, epochs=epochs, seed=seed, settings=settings, python=python,
-        initial_weights=initial_weights, loss_gather=loss_gather,
+        initial_weights=initial_weights, loss_gather=loss_gather, track=track,
     )  # fmt: skip
     path = Path(out) if out is not None else default_path(job)
     if dry_run:
@@ -121,6 +122,10 @@ def make_job(
     seed = fields.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
         raise UsageError(f"--seed is {seed!r}; it is a whole number from 0 to {2**31 - 1}")
+    tracks = ["same-math", "as-shipped"]
+    if fields.get("track", tracks[0]) not in tracks:
+        close = nearest(fields["track"], tracks)
+        raise UsageError(f"--track is {fields['track']!r}{close}; it is {' or '.join(tracks)}")
     if fields.get("loss_gather", "auto") not in ("auto", "on", "off"):
         raise UsageError(f"loss_gather is {fields['loss_gather']!r}; it is auto, on or off")
     kind, count, ids = environment.resolve_devices(device_kind, devices, device_ids)

@@ -74,14 +74,14 @@ class Adapter(Protocol):
     def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         """Build model, optimizer, loss and metrics for updates like ``sample``; weights hold their initial values.
 
-        Returns notes for the user, one line each. All processes.
+        Options: "track" (same-math or as-shipped), "loss_gather". Returns notes for the user, one line each.
         """
 
     def put(self, batch: Batch) -> Any:
         """Start to copy this process's rows to its devices; returns what the steps take."""
 
     def train_step(self, update: Sequence[Any]) -> Any:
-        """One update from its batches (several if gradients accumulate); may return before it is done. All processes."""
+        """One update from its batches (several if gradients accumulate); may return before it is done."""
 
     def step_result(self, update: Sequence[Any]) -> StepResult:
         """What ``train_step`` would compute, without its update; changes no variable, resets metrics. All processes."""

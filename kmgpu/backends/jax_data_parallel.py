@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from kmgpu.backends import keras_common as common
 from kmgpu.backends.adapter import Place, State, StepResult
 from kmgpu.data.loader import Batch
-from kmgpu.errors import MissingEnvironment
+from kmgpu.errors import MissingEnvironment, UsageError
 from kmgpu.recipe import Recipe
 
 keras = common.import_keras("jax")
@@ -100,8 +100,10 @@ class Adapter:
 
     def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         self.model = recipe.model
+        self.batch_norm = recipe.batch_norm
         common.build(self.model, sample[0])
         # The program sees all rows, so nothing is gathered; only accumulation needs a plan.
+        self.track = options["track"]
         plan = common.make_plan(self.model, options["loss_gather"], recipe.accumulate)
         self.plan = common.Plan((), (), counts=plan.counts)
         self._train = jax.jit(self._train_program, static_argnames="sizes", donate_argnums=0)
@@ -131,6 +133,11 @@ class Adapter:
     def put(self, batch: Batch) -> Any:
         """Rows are padded to a multiple of the devices; the programs drop the padding before anything else."""
         padding = -batch.size % self.devices
+        if padding and self.track == "as-shipped":
+            raise UsageError(
+                f"as shipped, DataParallel on JAX takes no batch of {batch.size} rows on {self.devices} devices; "
+                "use a batch size that divides both rows and devices, or --track same-math"
+            )
 
         def place(array: np.ndarray | None) -> Any:
             if array is None:
@@ -164,7 +171,9 @@ class Adapter:
         losses = []
         for trees, (size, whole), counts in zip(update, sizes, denominators, strict=True):
             rows = keras.tree.map_structure(lambda a, size=size: None if a is None else a[:size], trees)
-            with common.use(common.Sharding(rows=size, size=size, update=whole, denominators=counts)):
+            groups = self.devices if self.batch_norm == "replica" else 1
+            here = common.Sharding(rows=size, size=size, update=whole, denominators=counts, groups=groups)
+            with common.use(here):
                 losses.append(common.local_loss(self.model, self.plan, rows, training))
         return sum(losses[1:], losses[0])
 

@@ -8,6 +8,7 @@ how the rows lie, and take numerators from the share and denominators from the w
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.abc
 import importlib.machinery
 import os
@@ -21,7 +22,7 @@ import numpy as np
 
 from kmgpu.backends import replacements
 from kmgpu.backends.adapter import State, StepResult
-from kmgpu.data.loader import Batch
+from kmgpu.data.loader import Batch, split
 from kmgpu.errors import UsageError
 
 FRAMEWORKS = {"torch": ("torch",), "tensorflow": ("tensorflow",), "jax": ("jax", "jaxlib")}
@@ -86,6 +87,8 @@ class Sharding:
     replicas: int = 1  # that compute the same where the batch is not shared
     all_sum: Callable[[Any], Any] = lambda tensor: tensor  # over the replicas; differentiable
     batch_norm: str = "global"
+    groups: int = 1  # shares of which BatchNorm takes statistics apart, as so many replicas would
+    shipped: bool = False  # whether a replica does what the framework does by itself, as if its rows were all
     counts: bool = True  # whether metrics count this replica's rows; not where several replicas have the same rows
     denominators: Denominators | None = None  # those of the whole update, where it has several batches
     loss_scale: float = 1.0  # what the losses that layers add are multiplied by, beside the share of rows
@@ -156,7 +159,10 @@ def _install() -> None:
         if cls.__module__.startswith("keras.src.backend.") and "_aggregate_additional_loss" in vars(cls):
             del cls._aggregate_additional_loss
     trainer.Trainer._aggregate_additional_loss = _aggregate_additional_loss
+    moments = keras.layers.BatchNormalization._moments
     keras.layers.BatchNormalization._moments = _moments
+    keras.layers.BatchNormalization.call = _batch_norm_in_groups(keras.layers.BatchNormalization.call)
+    keras.layers.BatchNormalization._moments_as_shipped = moments
     get_metrics_result = trainer.Trainer.get_metrics_result
 
     def metrics_as_tensors(self: Any) -> Any:
@@ -298,6 +304,8 @@ def _moments(self: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
     from keras import backend, ops
 
     here = sharding()
+    if here.shipped:
+        return self._moments_as_shipped(inputs, mask)
     all_sum = here.all_sum if here.batch_norm == "global" else (lambda tensor: tensor)
     axes = list(self._reduction_axes)
     if mask is None:
@@ -315,6 +323,43 @@ def _moments(self: Any, inputs: Any, mask: Any) -> tuple[Any, Any]:
     square = ops.square(inputs - ops.reshape(mean, shape))
     square = square if weights is None else ops.where(ops.cast(weights, "bool"), square, 0)
     return mean, all_sum(ops.sum(square, axis=axes)) / count
+
+
+def _batch_norm_in_groups(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Normalise each group of rows by its own statistics; moving statistics become the mean over the groups."""
+
+    def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        from keras import ops
+
+        here = sharding()
+        parts = split(inputs.shape[0] or 0, here.groups) if here.groups > 1 else None
+        if not (training and self.trainable and parts):
+            return original(self, inputs, training=training, mask=mask)
+        before = [ops.copy(variable.value) for variable in self.non_trainable_variables]
+        sums = [ops.zeros_like(value) for value in before]
+        outputs = []
+        for part in parts:
+            for variable, value in zip(self.non_trainable_variables, before, strict=True):
+                variable.assign(value)
+            rows = None if mask is None else mask[part]
+            outputs.append(original(self, inputs[part], training=training, mask=rows))
+            sums = [total + variable for total, variable in zip(sums, self.non_trainable_variables, strict=True)]
+        for variable, total in zip(self.non_trainable_variables, sums, strict=True):
+            variable.assign(total / len(parts))
+        return ops.concatenate(outputs, axis=0)
+
+    return call
+
+
+def _merge_moving_statistics(model: Any) -> None:
+    """Give every replica the mean over the replicas of BatchNorm's moving statistics."""
+    import keras
+
+    here = sharding()
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
+            for variable in layer.non_trainable_variables:
+                variable.assign(here.all_sum(variable.value + 0) / here.count)
 
 
 # --- the loss and the metrics of a share of a batch -------------------------------------------------------------------
@@ -424,10 +469,13 @@ def local_loss(model: Any, plan: Plan, batch: Any, training: bool) -> Any:
     here = sharding()
     shared = here.count > 1
     if shared and plan.whole:
-        with use(unshared(here.size, here.update, here.count, here.index)):
+        groups = here.count if here.batch_norm == "replica" else 1
+        with use(dataclasses.replace(unshared(here.size, here.update, here.count, here.index), groups=groups)):
             return local_loss(model, plan, _gather_in(here, tuple(batch)), training)
     x, y, sample_weight = batch
     outputs = call(model, x, training)
+    if shared and training and here.batch_norm == "replica":
+        _merge_moving_statistics(model)
     rows = (x, y, outputs, sample_weight)
     gathered = _gather_in(here, rows) if shared and (plan.gather_loss or plan.gather_metrics) else rows
     with contextlib.nullcontext() if here.counts else restored(model.metrics_variables):
@@ -443,6 +491,11 @@ def local_loss(model: Any, plan: Plan, batch: Any, training: bool) -> Any:
     if loss is None:
         loss = ops.zeros(())
     return loss / here.replicas if here.replicas > 1 and not shared else loss
+
+
+def as_shipped(rows: int, replicas: int) -> Sharding:
+    """Return the sharding of a replica that knows only its own rows: the loss becomes a mean of the replicas' means."""
+    return Sharding(rows=rows, size=rows, update=rows, replicas=replicas, shipped=True)
 
 
 def unshared(size: int, update: int, replicas: int, index: int) -> Sharding:

@@ -23,9 +23,15 @@ def install(float64: bool) -> None:
     table: Any = dtypes.BIT64_TO_BIT32_DTYPE  # Keras's result type of two float64 is float32 on torch and JAX
     table["float64"] = "float64" if float64 else "float32"
     for only_float64, module, name, make in _TABLE.get(backend.backend(), ()):
-        holder = importlib.import_module(module)
+        holder = _resolve(module)
         original = _original.setdefault((module, name), getattr(holder, name))
         setattr(holder, name, make(original) if float64 or not only_float64 else original)
+
+
+def _resolve(path: str) -> Any:
+    """Return a module, or a class in one."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name) if name[:1].isupper() else importlib.import_module(path)
 
 
 def _attention_with_dead_rows(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,6 +88,33 @@ def _cast(original: Callable[..., Any]) -> Callable[..., Any]:
     return cast
 
 
+def _gelu(original: Callable[..., Any]) -> Callable[..., Any]:
+    """tf.nn.gelu casts the square root of two by way of float32."""
+    import tensorflow as tf
+
+    def gelu(x: Any, approximate: bool = True) -> Any:
+        x = tf.convert_to_tensor(x)
+        if x.dtype != tf.float64:
+            return original(x, approximate)
+        if approximate:
+            inner = np.float64(np.sqrt(2 / np.pi)) * (x + np.float64(0.044715) * x**3)
+            return np.float64(0.5) * x * (1 + tf.tanh(inner))
+        return np.float64(0.5) * x * (1 + tf.math.erf(x / np.float64(np.sqrt(2))))
+
+    return gelu
+
+
+def _weight_decay(original: Callable[..., Any]) -> Callable[..., Any]:
+    """TensorFlow's optimizer casts its weight decay by way of float32."""
+
+    def apply_weight_decay(self: Any, variables: Any) -> None:
+        if self.weight_decay is not None:
+            self.weight_decay = np.float64(self.weight_decay)
+        original(self, variables)
+
+    return apply_weight_decay
+
+
 def _in_top_k(original: Callable[..., Any]) -> Callable[..., Any]:
     """tf.math.in_top_k takes float32 alone."""
     import tensorflow as tf
@@ -99,6 +132,8 @@ _TABLE: dict[str, tuple[tuple[bool, str, str, Callable[[Any], Any]], ...]] = {
     "torch": ((False, "keras.src.backend.torch.nn", "dot_product_attention", _attention_with_dead_rows),),
     "tensorflow": (
         (True, "keras.src.backend.tensorflow.core", "cast", _cast),
+        (True, "keras.src.backend.tensorflow.nn", "gelu", _gelu),
+        (True, "keras.src.backend.tensorflow.optimizer.TFOptimizer", "_apply_weight_decay", _weight_decay),
         (True, "keras.src.backend.tensorflow.math", "in_top_k", _in_top_k),
     ),
     "jax": ((True, "keras.src.backend.jax.nn", "dot_product_attention", _attention_in_float64),),

@@ -103,8 +103,12 @@ class Adapter:
         with self.scope():
             common.build(self.model, sample[0])
         self.plan = common.make_plan(self.model, options["loss_gather"], recipe.accumulate)
+        self.track = options["track"]
         self._functions: dict[Any, Any] = {}
-        self._check([self.put(batch) for batch in sample])
+        if self.track == "as-shipped":
+            self.plan = common.Plan((), ())
+        else:
+            self._check([self.put(batch) for batch in sample])
         return self.plan.notes(self.devices)
 
     def _check(self, update: Sequence[Any]) -> None:
@@ -147,6 +151,9 @@ class Adapter:
         if not shared:
             return common.unshared(size, update, self.devices, index)
         part = split(size, self.devices)[index]  # type: ignore[index]
+
+        if self.track == "as-shipped":
+            return common.as_shipped(part.stop - part.start, self.devices)
 
         def all_sum(tensor: Any) -> Any:
             return replica.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
@@ -200,6 +207,19 @@ class Adapter:
                 recorded.append(counts.recorded)
         return [tf.add_n(counts) for counts in zip(*recorded, strict=True)]
 
+    def _train_as_shipped(self, values: Any, specs: Any) -> Any:
+        """As Keras's fit: the optimizer runs on each replica, clips there, and adds up what is left."""
+
+        def replica(leaves: Any) -> Any:
+            with common.use(self._sharding(specs[0])):
+                with tf.GradientTape() as tape:
+                    loss = common.local_loss(self.model, self.plan, self._trees(leaves), training=True)
+                grads = tape.gradient(loss, [variable.value for variable in self.model.trainable_variables])
+            self.model.optimizer.apply(grads, self.model.trainable_variables)
+            return loss
+
+        return self._strategy.reduce("SUM", self._strategy.run(replica, args=values), axis=None)
+
     def _train(self, values: Any, specs: Any) -> Any:
         loss, grads = self._gradients(values, specs)
         self._apply(grads)
@@ -226,7 +246,7 @@ class Adapter:
         return self._strategy.run(replica, args=values)
 
     def train_step(self, update: Sequence[Any]) -> Any:
-        return self._run(self._train, update)
+        return self._run(self._train_as_shipped if self.track == "as-shipped" else self._train, update)
 
     def step_result(self, update: Sequence[Any]) -> StepResult:
         function = self._functions.setdefault("gradients", tf.function(self._gradients, autograph=False))

@@ -120,7 +120,11 @@ class Adapter:
         self.batch_norm = recipe.batch_norm
         common.build(self.model, sample[0])
         self.plan = common.make_plan(self.model, options["loss_gather"], recipe.accumulate)
-        self._check([self.put(batch) for batch in sample])
+        self.track = options["track"]
+        if self.track == "as-shipped":
+            self.plan = common.Plan((), ())
+        else:
+            self._check([self.put(batch) for batch in sample])
         return self.plan.notes(self.devices)
 
     def _check(self, update: Sequence[Any]) -> None:
@@ -144,6 +148,8 @@ class Adapter:
     def _sharding(self, batch: Batch) -> common.Sharding:
         if self.devices == 1 or batch.rows == batch.size:
             return common.unshared(batch.size, batch.update_size, self.devices, self.process)
+        if self.track == "as-shipped":
+            return common.as_shipped(batch.rows, self.devices)
         return common.Sharding(
             self.devices, self.process, batch.first, batch.rows, batch.size, batch.update_size,
             all_sum=self._all_sum, batch_norm=self.batch_norm,

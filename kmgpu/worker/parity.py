@@ -63,7 +63,7 @@ def _stream(job: Job, adapter: Adapter, recipe: Recipe, rows: Source) -> Iterato
 
 
 def _prepare(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, first: Update) -> dict[str, Any]:
-    notes = adapter.prepare(recipe, first, {"loss_gather": job.loss_gather})
+    notes = adapter.prepare(recipe, first, {"loss_gather": job.loss_gather, "track": job.track})
     initial = weights.initialise(adapter, job, rundir)
     return {**adapter.facts(), "notes": notes, "initial_weights": initial, "batch_size": first[0].update_size}
 

@@ -24,7 +24,7 @@ def predict(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: So
     parts: dict[str, list[np.ndarray]] = {}
     for batch in batches(rows, batch_size=size, seed=0, epoch=0, shuffle=False, part=part):
         if not parts:
-            for note in adapter.prepare(recipe, [batch], {"loss_gather": job.loss_gather}):
+            for note in adapter.prepare(recipe, [batch], {"loss_gather": job.loss_gather, "track": job.track}):
                 record("note", text=note)
             initial = weights.initialise(adapter, job, rundir)
         for name, values in leaves(adapter.predict(adapter.put(batch)), "output"):
