@@ -1,9 +1,10 @@
 """The proof that stands at the head of a comparison: a short parity check of the very cells that are timed.
 
-What was proved once is not proved again while recipe, settings, versions, machine and kmgpu itself are what they were.
-Such proofs lie in the user's cache directory (XDG_CACHE_HOME, or ~/.cache), one small file each, and not beside the
-studies: what was proved does not depend on where a study is written, and two studies at once need no lock. Only success
-is kept: who meets a failure wants its details, and a new attempt after whatever was done about it.
+What was proved of a cell is not proved again while recipe, settings, versions, machine and kmgpu itself are what they
+were; where one cell is missing, all are compared anew. Proofs lie in the user's cache directory (XDG_CACHE_HOME, or
+~/.cache), one small file each, and not beside the studies: what was proved does not depend on where a study is written,
+and two studies at once need no lock. Only success is kept: who meets a failure wants its details, and a new attempt
+after whatever was done about it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from kmgpu import environment, proving, records
 from kmgpu.errors import Interrupted, KmgpuError, MissingEnvironment, UsageError
 from kmgpu.report import matrix
-from kmgpu.report.parity import ParityResult
+from kmgpu.report.parity import Cell, ParityResult
 from kmgpu.rundir import read_json, write_json
 
 STEPS = 5  # enough for optimizer slots and moving statistics to count; each is compared by itself
@@ -60,13 +61,16 @@ def prove(
     ``asked`` are settings, batch_size, seed, python and device_kind, as ``kmgpu.proving.parity`` has them. What is
     wrong with the request itself is raised, as is an interruption; any other failure is a failed proof.
     """
-    if len(proving.grid(backends, devices)) == 1:
+    reference, *others = proving.grid(backends, devices)
+    if not others:
         return skipped("there is one cell, and nothing to compare it with")
-    name = key(recipe, backends=backends, devices=devices, **asked)
-    known = recall(name)
-    if known is not None:
-        show(f"same mathematics: proved on {known['when']}, and nothing that it rests on has changed since")
-        return Proof(True, f"{known['sentence']} (on {known['when']}, for what is the same today).", {})
+    names = keys(recipe, reference[0], others, **asked)
+    known = [found for found in map(recall, names) if found is not None]
+    if len(known) == len(names):
+        when = min(found["when"] for found in known)
+        show(f"same mathematics: proved on {when}, and nothing that it rests on has changed since")
+        said = matrix.agreement(f"{reference[0]} on 1 device", STEPS, DTYPE, known)
+        return Proof(True, f"Same mathematics proved: {said} (on {when}, for what is the same today).", {})
     show("first, whether all cells do the same mathematics (--no-parity leaves this out)")
     try:
         result = proving.parity(
@@ -80,8 +84,9 @@ def prove(
         return Proof(False, f"Same mathematics: NOT PROVED; {why}.", cells)
     proof = _from(result)
     show(proof.sentence)
-    if proof.ok:
-        remember(name, proof.sentence.removesuffix("."))
+    for name, cell in zip(names, result.cells, strict=True):
+        if cell.verdict.ok:
+            remember(name, cell)
     return proof
 
 
@@ -100,19 +105,26 @@ def _from(result: ParityResult) -> Proof:
     return Proof(False, f"{words}: {result.sentence}. {failures}", unproved, parted)
 
 
-def key(recipe: Path, **asked: Any) -> str:
-    """Return a hash of all that a proof rests on: source texts, settings, versions, machine, variables."""
+def keys(
+    recipe: Path, reference: str, cells: Sequence[tuple[str, int]], *, python: Mapping[str, str], **asked: Any
+) -> list[str]:
+    """Return for each cell a hash of all that its proof rests on: source texts, settings, versions, machine."""
     machine = environment.machine()
-    interpreters = {name: environment.interpreter(name, asked["python"]) for name in asked["backends"]}
-    rests_on = {
-        "asked": {name: value for name, value in asked.items() if name != "python"},
-        "steps": [STEPS, DTYPE],
+    backends = dict.fromkeys([reference, *(backend for backend, _ in cells)])
+    interpreters = {backend: environment.interpreter(backend, python) for backend in backends}
+    versions = {backend: [path, environment.versions(backend, path)] for backend, path in interpreters.items()}
+    ground = {
+        "asked": [asked, STEPS, DTYPE],
         "recipe": [_digest(path) for path in sources(recipe)],
         "kmgpu": [_digest(path) for path in sorted(Path(__file__).parent.rglob("*.py"))],
-        "versions": {name: [path, environment.versions(name, path)] for name, path in interpreters.items()},
         "machine": {name: machine[name] for name in ("os", "kernel", "cpu", "gpus", "gpu_driver", "variables")},
     }
-    return hashlib.sha256(records.dumps(rests_on).encode()).hexdigest()
+    return [
+        hashlib.sha256(
+            records.dumps([ground, reference, versions[reference], backend, versions[backend], devices]).encode()
+        ).hexdigest()
+        for backend, devices in cells
+    ]
 
 
 def sources(recipe: Path) -> list[Path]:
@@ -138,11 +150,13 @@ def recall(name: str) -> Mapping[str, Any] | None:
         return None
 
 
-def remember(name: str, sentence: str) -> None:
-    """Keep a proof; where that is not possible, it will be made again."""
+def remember(name: str, cell: Cell) -> None:
+    """Keep the proof of a cell; where that is not possible, it will be made again."""
+    verdict = cell.verdict
+    proof = {"largest": verdict.largest_of_a_step, "kinks": verdict.kinks, "noise": verdict.word == "noise"}
     try:
         _file(name).parent.mkdir(parents=True, exist_ok=True)
-        write_json(_file(name), {"sentence": sentence, "when": time.strftime("%Y-%m-%d %H:%M")})
+        write_json(_file(name), {"when": time.strftime("%Y-%m-%d %H:%M"), **proof})
     except (OSError, RuntimeError):
         return  # a home that is read-only, or that is not there
 

@@ -77,16 +77,16 @@ def write(rundir: RunDir, parity: dict[str, Any] | None, *, reason: str | None =
     write_json(rundir.outcome_file, outcome)
 
 
-def directory(path: Path, cells: dict[str, Any], reference: dict[str, Any], **asked: Any) -> Path:
+def directory(
+    path: Path, cells: dict[str, Any], reference: dict[str, Any], home: str = "torch-ddp-1", **asked: Any
+) -> Path:
     """Write a whole parity directory; ``cells`` are parity.json by the names of run directories, a text is a reason."""
     import fake_runs
 
-    names = [name.split("-") for name in cells]
-    home = "torch-ddp-1"
+    backends = list(dict.fromkeys(name.split("-")[0] for name in [home, *cells]))
     study = {
         "format": 1, "kind": "parity", "recipe": "/somewhere/digits_cnn.py", "recipe_name": "digits_cnn",
-        "backends": list(dict.fromkeys(["torch", *(name[0] for name in names)])), "devices": [1, 2], "settings": {},
-        "batch_size": None, "seed": 0, "device_kind": "cpu", "steps": len(reference["losses"]), "dtype": "float32",
+        "backends": backends, "devices": [1, 2], "settings": {}, "batch_size": None, "seed": 0, "device_kind": "cpu", "steps": len(reference["losses"]), "dtype": "float32",
         "keep_random": False, "reference": home, "cells": [
             {"name": name, "backend": name.split("-")[0], "strategy": name.split("-")[1],
              "devices": int(name.split("-")[2])}

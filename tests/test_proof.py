@@ -8,7 +8,7 @@ from pathlib import Path
 import fake_parity
 import pytest
 
-from kmgpu import environment, proof, proving
+from kmgpu import backends, environment, proof, proving
 from kmgpu.errors import Interrupted, RunFailed, UsageError
 from kmgpu.report import parity as report
 
@@ -33,15 +33,19 @@ def recipe(tmp_path):
 
 @pytest.fixture
 def parity(monkeypatch):
-    """Stands for kmgpu.proving.parity: keeps what it was asked, and answers with the cells that it is given."""
+    """Stands for kmgpu.proving.parity: all cells agree but those that it is told of; keeps what it was asked."""
 
     def fake(recipe, *, out, **asked):
         fake.asked.append({"recipe": recipe, **asked})
-        if isinstance(fake.cells, BaseException):
-            raise fake.cells
-        return report.read(fake_parity.directory(Path(f"{out}-{len(fake.asked)}"), fake.cells, fake_parity.reference()))
+        if fake.error is not None:
+            raise fake.error
+        cells = proving.grid(asked["backends"], asked["devices"])
+        home, *others = (f"{backend}-{backends.find(backend).name}-{devices}" for backend, devices in cells)
+        found = {name: fake.cells.get(name, fake_parity.cell()) for name in others}
+        path = Path(f"{out}-{len(fake.asked)}")
+        return report.read(fake_parity.directory(path, found, fake_parity.reference(), home))
 
-    fake.asked, fake.cells = [], {"torch-ddp-2": fake_parity.cell(), "jax-data_parallel-1": fake_parity.cell()}
+    fake.asked, fake.cells, fake.error = [], {}, None
     monkeypatch.setattr(proving, "parity", fake)
     return fake
 
@@ -64,24 +68,30 @@ def test_the_check_is_short_and_of_the_very_cells(parity, recipe):
         **ASKED, "recipe": recipe, "settings": {"batch_size": 8}, "seed": 3, "steps": 5, "dtype": "float32",
     }  # fmt: skip
     assert found.ok and not found.unproved and found.sentence.startswith(
-        "Same mathematics proved: 2 cells compute what torch on 1 device computes, over 2 steps in float32: "
+        "Same mathematics proved: 3 cells compute what torch on 1 device computes, over 2 steps in float32: "
         "largest difference 2e-7, tolerance 1e-5"
     )
 
 
 def test_what_was_proved_is_not_proved_again(parity, recipe):
-    first = prove(recipe).sentence.removesuffix(".")
+    noisy = fake_parity.off(fake_parity.cell(), 0, "gradients", "dense/kernel", [3e-3, 5e-6, 3e-3])
+    parity.cells["torch-ddp-2"] = noisy
+    assert "over 2 steps" in prove(recipe).sentence
     lines = []
     again = prove(recipe, show=lines.append)
     assert len(parity.asked) == 1 and again.ok
-    assert again.sentence.startswith(first) and "for what is the same today" in again.sentence
+    assert again.sentence.startswith(
+        "Same mathematics proved: 3 cells compute what torch on 1 device computes, over 5 steps in float32: largest "
+        "difference 5e-6, tolerance 1e-5, 1 kink flip apart (on "
+    )
+    assert "for what is the same today" in again.sentence
     assert "nothing that it rests on has changed" in lines[0]
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        {"backends": ["torch"]}, {"backends": ["jax", "torch"]}, {"devices": [1, 2, 4]},
+        {"backends": ["jax", "torch"]}, {"backends": ["torch", "tensorflow"]}, {"devices": [1, 2, 4]},
         {"settings": {"batch_size": 8}}, {"batch_size": 32}, {"seed": 1}, {"device_kind": "cpu"},
         {"python": {"jax": "/opt/python"}},
     ],
@@ -90,6 +100,19 @@ def test_another_request_is_proved_anew(parity, recipe, asked):
     prove(recipe)
     prove(recipe, **asked)
     assert len(parity.asked) == 2
+
+
+@pytest.mark.parametrize("asked", [{"backends": ["torch"]}, {"devices": [2]}, {"devices": [2, 1]}])
+def test_a_part_of_what_was_proved_is_proved(parity, recipe, asked):
+    prove(recipe)
+    assert prove(recipe, **asked).ok and len(parity.asked) == 1
+
+
+def test_cells_that_agreed_beside_one_that_did_not_are_proved(parity, recipe):
+    parity.cells["torch-ddp-2"] = "process 1 was killed"
+    assert not prove(recipe).ok
+    assert prove(recipe, devices=[1]).ok and len(parity.asked) == 1
+    assert not prove(recipe, devices=[2]).ok and len(parity.asked) == 2
 
 
 def test_another_recipe_version_or_machine_is_proved_anew(parity, recipe, monkeypatch):
@@ -117,11 +140,14 @@ def test_the_neighbours_that_a_recipe_imports_count_and_no_others(recipe, tmp_pa
 
 
 def test_kmgpu_itself_counts(recipe, monkeypatch):
-    before = proof.key(recipe, **ASKED)
-    assert before == proof.key(recipe, **ASKED)
+    def keys():
+        return proof.keys(recipe, "torch", [("jax", 1), ("jax", 2)], python={}, seed=0)
+
+    before = keys()
+    assert before == keys() and len(set(before)) == 2
     digest, adapter = proof._digest, Path(environment.__file__).parent / "backends" / "adapter.py"
     monkeypatch.setattr(proof, "_digest", lambda path: "changed" if path == adapter else digest(path))
-    assert before != proof.key(recipe, **ASKED)
+    assert not {*before} & {*keys()}
 
 
 def test_a_cell_that_parts_is_named_and_not_remembered(parity, recipe):
@@ -142,7 +168,7 @@ def test_a_cell_that_fails_is_unproved_and_does_not_part(parity, recipe):
 
 
 def test_without_a_reference_nothing_is_proved(parity, recipe):
-    parity.cells = RunFailed("process 0 was killed by SIGKILL\n  last line")
+    parity.error = RunFailed("process 0 was killed by SIGKILL\n  last line")
     found = prove(recipe)
     assert found.ok is False and not found.parted and len(found.unproved) == 4
     assert "NOT PROVED" in found.sentence and found.sentence.endswith("killed by SIGKILL.")
@@ -150,7 +176,7 @@ def test_without_a_reference_nothing_is_proved(parity, recipe):
 
 @pytest.mark.parametrize("error", [Interrupted("stopped", 2), UsageError("the recipe returns None")])
 def test_an_interruption_and_a_wrong_request_are_raised(parity, recipe, error):
-    parity.cells = error
+    parity.error = error
     with pytest.raises(type(error)):
         prove(recipe)
 
@@ -167,8 +193,7 @@ def test_a_cache_that_cannot_be_used_is_no_error(parity, recipe, monkeypatch, tm
     assert prove(recipe).ok and prove(recipe).ok and len(parity.asked) == 2
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     prove(recipe)
-    (file,) = (tmp_path / "cache").rglob("*.json")
-    file.write_text("{")
+    next((tmp_path / "cache").rglob("*.json")).write_text("{")
     assert prove(recipe).ok and len(parity.asked) == 4
 
 

@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kmgpu.report.verdicts import CHAOS_FACTOR, CHAOS_LIMIT, KINDS, NOISE_FACTOR, TRAJECTORY_TOLERANCE, Difference
+from kmgpu.report.verdicts import (
+    CHAOS_FACTOR,
+    CHAOS_LIMIT,
+    KINDS,
+    NOISE_FACTOR,
+    TOLERANCE,
+    TRAJECTORY_TOLERANCE,
+    Difference,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,14 +38,25 @@ def sentence(result: ParityResult) -> str:
     if apart or failed:
         parts = f"{titles(apart)} {'part' if len(apart) > 1 else 'parts'} from {_reference(result)}" if apart else ""
         return ", and ".join(filter(None, [parts, f"{titles(failed)} failed" if failed else ""]))
-    kinks = sum(cell.verdict.kinks for cell in result.cells)
-    noisy = sum(cell.verdict.word == "noise" for cell in result.cells)
+    return agreement(
+        _reference(result),
+        result.asked["steps"],
+        result.dtype,
+        [{"largest": cell.verdict.largest_of_a_step, "kinks": cell.verdict.kinks, "noise": cell.verdict.word == "noise"}
+         for cell in result.cells],
+    )  # fmt: skip
+
+
+def agreement(reference: str, steps: int, dtype: str, cells: Sequence[Mapping[str, Any]]) -> str:
+    """Return the sentence for cells that all agree, each by its largest difference, kinks, and whether by noise."""
+    largest = max((cell["largest"] for cell in cells if cell["largest"] is not None), default=None)
+    kinks, noisy = sum(cell["kinks"] for cell in cells), sum(cell["noise"] for cell in cells)
     extra = f", {_count(kinks, 'kink flip')} apart" if kinks else ""
     extra += f", {_count(noisy, 'cell')} within rounding noise only" if noisy else ""
     return (
-        f"{_count(len(result.cells), 'cell')} {'computes' if len(result.cells) == 1 else 'compute'} what "
-        f"{_reference(result)} computes, over {_count(result.asked['steps'], 'step')} in {result.dtype}: "
-        f"largest difference {number(result.largest)}, tolerance {number(result.tolerance)}{extra}"
+        f"{_count(len(cells), 'cell')} {'computes' if len(cells) == 1 else 'compute'} what {reference} computes, over "
+        f"{_count(steps, 'step')} in {dtype}: largest difference {number(largest)}, tolerance "
+        f"{number(TOLERANCE[dtype])}{extra}"
     )
 
 

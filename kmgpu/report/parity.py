@@ -52,11 +52,6 @@ class ParityResult:
         return verdicts.TOLERANCE[self.dtype]
 
     @property
-    def largest(self) -> float | None:
-        """The largest judged difference of a step in any cell that ran."""
-        return verdicts.largest_of(cell.verdict for cell in self.cells)
-
-    @property
     def sentence(self) -> str:
         """The result in one sentence without a full stop."""
         return matrix.sentence(self)

@@ -29,7 +29,7 @@ def heading(runs: Sequence[Run], scaling: str) -> list[str]:
         f"{job.recipe_name}: {_scaling(scaling, start.get('batch_size'), job.devices)}.",
         f"Devices: {_devices(first)}.",
         f"Held equal: {_held_equal([run for run in runs if run.ok], scaling)}.",
-        f"Trained: {start.get('epochs')} epochs of {start.get('rows')} rows, seed {job.seed}, learning rate "
+        f"Trained: {start.get('epochs')} epoch{'' if start.get('epochs') == 1 else 's'} of {start.get('rows')} rows, seed {job.seed}, learning rate "
         f"{_rate(start.get('learning_rate'))}, {job.track} track{_precision(runs)}.",
         f"Versions: {_versions(runs)}.",
     ]

@@ -7,7 +7,7 @@ lacks or what is not a number is never within a tolerance.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,12 @@ class Verdict:
             for kind in KINDS
         }
         return found | {"trajectory": self.trajectory.largest if self.trajectory is not None else None}
+
+    @property
+    def largest_of_a_step(self) -> float | None:
+        """The largest judged difference of any kind, free running left out."""
+        errors = [error for kind, error in self.largest.items() if kind in KINDS and error is not None]
+        return max(errors, default=None)
 
     @property
     def in_words(self) -> str:
@@ -262,9 +268,3 @@ def _clean(errors: Mapping[str, Any]) -> dict[str, float]:
 def _number(error: Any) -> float:
     """What is not a number is infinitely wrong, so that every comparison is beyond every tolerance."""
     return math.inf if error is None or math.isnan(error) else float(error)
-
-
-def largest_of(verdicts: Iterable[Verdict]) -> float | None:
-    """Return the largest judged difference of the steps of some cells (not that of free running)."""
-    errors = (verdict.largest[kind] for verdict in verdicts for kind in KINDS)
-    return max((error for error in errors if error is not None), default=None)
