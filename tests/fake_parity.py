@@ -83,14 +83,13 @@ def directory(
     """Write a whole parity directory; ``cells`` are parity.json by the names of run directories, a text is a reason."""
     import fake_runs
 
-    backends = list(dict.fromkeys(name.split("-")[0] for name in [home, *cells]))
+    named = [dict(zip(("backend", "strategy", "devices"), name.split("-"), strict=True)) for name in cells]
     study = {
         "format": 1, "kind": "parity", "recipe": "/somewhere/digits_cnn.py", "recipe_name": "digits_cnn",
-        "backends": backends, "devices": [1, 2], "settings": {}, "batch_size": None, "seed": 0, "device_kind": "cpu", "steps": len(reference["losses"]), "dtype": "float32",
-        "keep_random": False, "reference": home, "cells": [
-            {"name": name, "backend": name.split("-")[0], "strategy": name.split("-")[1],
-             "devices": int(name.split("-")[2])}
-            for name in cells
+        "backends": list(dict.fromkeys(name.split("-")[0] for name in [home, *cells])), "devices": [1, 2],
+        "settings": {}, "batch_size": None, "seed": 0, "device_kind": "cpu", "steps": len(reference["losses"]),
+        "dtype": "float32", "keep_random": False, "reference": home, "cells": [
+            {"name": name, **each, "devices": int(each["devices"])} for name, each in zip(cells, named, strict=True)
         ],
     }  # fmt: skip
     path.mkdir(parents=True)
@@ -98,7 +97,8 @@ def directory(
     for name, parity in {home: reference, **cells}.items():
         backend, _, devices = name.split("-")
         rundir = RunDir.create(path / name, fake_runs.job(backend, int(devices), mode="parity"))
-        facts = parity.pop("facts", {}) if isinstance(parity, dict) else {}
-        write(rundir, *([None] if isinstance(parity, str) else [parity]),
-              reason=parity if isinstance(parity, str) else None, **facts)  # fmt: skip
+        if isinstance(parity, str):
+            write(rundir, None, reason=parity)
+        else:
+            write(rundir, parity, **parity.pop("facts", {}))
     return path

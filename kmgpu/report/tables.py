@@ -29,8 +29,8 @@ def heading(runs: Sequence[Run], scaling: str) -> list[str]:
         f"{job.recipe_name}: {_scaling(scaling, start.get('batch_size'), job.devices)}.",
         f"Devices: {_devices(first)}.",
         f"Held equal: {_held_equal([run for run in runs if run.ok], scaling)}.",
-        f"Trained: {start.get('epochs')} epoch{'' if start.get('epochs') == 1 else 's'} of {start.get('rows')} rows, seed {job.seed}, learning rate "
-        f"{_rate(start.get('learning_rate'))}, {job.track} track{_precision(runs)}.",
+        f"Trained: {start.get('epochs')} epoch{_plural(start.get('epochs'))} of {start.get('rows')} rows, "
+        f"seed {job.seed}, learning rate {_rate(start.get('learning_rate'))}, {job.track} track{_precision(runs)}.",
         f"Versions: {_versions(runs)}.",
     ]
 
@@ -191,6 +191,10 @@ def _versions(runs: Sequence[Run]) -> str:
 
 def _compiled(run: Run) -> str:
     return f", {run.start['compiled'] or 'not compiled'}" if "compiled" in run.start else ""
+
+
+def _plural(count: Any) -> str:
+    return "" if count == 1 else "s"
 
 
 def _text(value: Any, form: str) -> str:
