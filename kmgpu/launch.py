@@ -30,6 +30,7 @@ FOREIGN_PREFIXES = ("SLURM_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_")
 FOREIGN_NAMES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK"),
     *("ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG"),
+    "KERAS_TORCH_DEVICE",  # the run says which devices Keras uses
 )
 
 _open_launches: weakref.WeakSet[Launch] = weakref.WeakSet()

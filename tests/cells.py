@@ -41,7 +41,8 @@ FOREIGN_VARIABLES = {
     "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_USE_AGENT_STORE": "True",
     "TF_CONFIG": '{"cluster": {"worker": ["nowhere.invalid:1", "x:2"]}, "task": {"type": "w", "index": 9}}',
     "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_RANK": "5", "PMI_RANK": "5", "PMIX_RANK": "5",
-    "KERAS_BACKEND": "",
+    "KERAS_BACKEND": "", "KERAS_TORCH_DEVICE": "cuda", "JAX_PLATFORMS": "cuda", "JAX_NUM_CPU_DEVICES": "3",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=3", "TF_USE_LEGACY_KERAS": "1",
 }  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from kmgpu.rundir import RunDir
 
 pytestmark = pytest.mark.workers
 
-SECONDS = 30  # within which a run that fails has ended, its start included
+SECONDS = 30  # within which a run has ended once one of its processes has failed
+START_SECONDS = 60  # that starting a framework may take on a busy machine
 
 HEAD = """
 import keras
@@ -51,16 +52,16 @@ def command(recipe: Path, *options: str) -> list[str]:
 
 def test_a_rank_that_fails_is_named_with_its_cause_and_the_others_end(tmp_path):
     out = tmp_path / "run"
-    log = f"log={tmp_path}/rows.txt"
-    began = time.monotonic()
+    log = tmp_path / "rows.txt"
     answer = subprocess.run(
         command(
             cells.RECIPES / "logged_rows.py", "--backend", "torch", "--devices", "2", "--out", str(out),
-            "--set", "rows=8", "--set", "batch_size=8", "--set", "shuffle=false", "--set", "bad_row=5", "--set", log,
+            *("--set", "rows=8", "--set", "batch_size=8", "--set", "shuffle=false", "--set", "bad_row=5"),
+            *("--set", f"log={log}"),
         ),
-        capture_output=True, text=True, cwd=tmp_path, timeout=60,
+        capture_output=True, text=True, cwd=tmp_path, timeout=START_SECONDS + SECONDS,
     )  # fmt: skip
-    assert time.monotonic() - began < SECONDS
+    assert time.time() - log.stat().st_mtime < SECONDS
     assert answer.returncode == 1
     sentence = answer.stderr.splitlines()[0]
     assert "process 1 of 2 failed: ValueError: bad row 5" in sentence and "process-1.log" in sentence
@@ -75,14 +76,12 @@ def test_a_rank_that_fails_is_named_with_its_cause_and_the_others_end(tmp_path):
 def test_a_recipe_that_cannot_be_trained_is_refused_in_one_sentence(tmp_path, what):
     body, sentence = REFUSED[what]
     (tmp_path / "mine.py").write_text(f"{HEAD}    {body}\n")
-    began = time.monotonic()
     # With torch, two processes refuse at once.
     options = ("--backend", "torch", "--devices", "2") if what == "raises" else ("--backend", "jax")
     answer = subprocess.run(
         command(tmp_path / "mine.py", *options, "--out", "run"), capture_output=True, text=True, cwd=tmp_path,
-        timeout=60,
+        timeout=START_SECONDS + SECONDS,
     )  # fmt: skip
-    assert time.monotonic() - began < SECONDS
     assert answer.returncode == 2, answer.stderr
     assert sentence in answer.stderr and len(answer.stderr.splitlines()) == 1
     assert "Traceback" not in answer.stdout
@@ -111,20 +110,23 @@ def test_a_run_that_is_stopped_leaves_nothing_behind(tmp_path, backend, sent, co
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, bufsize=1,
     )  # fmt: skip
     try:
-        with cells.time_limit(60):
+        with cells.time_limit(START_SECONDS + SECONDS):
             for line in process.stdout:
                 if line.startswith("epoch"):
                     break
-            assert len(cells.processes_of(out)) >= 2  # this command and its workers
+            running = cells.processes_of(out)
+            assert len(running) >= 2  # this command and its workers
+            (scratch,) = {line.split("--scratch ")[1].split()[0] for line in running if "--scratch" in line}
+            assert Path(scratch).is_dir()
             process.send_signal(sent)
             _, error = process.communicate()
     finally:
         process.kill()
     assert process.returncode == code
     deadline = time.monotonic() + 10
-    while cells.processes_of(out) and time.monotonic() < deadline:
+    while (cells.processes_of(out) or Path(scratch).exists()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert cells.processes_of(out) == []
+    assert cells.processes_of(out) == [] and not Path(scratch).exists()
     if sent != signal.SIGKILL:
         assert error == f"kmgpu: the run was stopped by {sent.name}\n"
         outcome = RunDir(out).outcome()
