@@ -86,6 +86,9 @@ class Adapter(Protocol):
     def step_result(self, update: Sequence[Any]) -> StepResult:
         """What ``train_step`` would compute, without its update; changes no variable, resets metrics. All processes."""
 
+    def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
+        """What each layer gives for the global batch in a training step, in the order of the calls. All processes."""
+
     def apply(self, gradients: Sequence[np.ndarray]) -> None:
         """One update of the optimizer from the gradient of a global batch. All processes."""
 

@@ -216,6 +216,20 @@ class Adapter:
         self._state[3] = after[3]
         return StepResult(float(loss), _arrays(gradients), _arrays(after[1]), self.metrics())
 
+    def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
+        trees, (size, update) = batch
+
+        def program(state: Any, trees: Any) -> Any:
+            pairs = [pair for group in zip(self._variables, state, strict=True) for pair in zip(*group, strict=True)]
+            here = common.Sharding(rows=size, size=size, update=update)
+            with keras.StatelessScope(state_mapping=pairs, collect_losses=True), common.use(here):
+                rows = keras.tree.map_structure(lambda a: None if a is None else a[:size], trees)
+                return self._replicated(common.layer_outputs(self.model, rows[0]))
+
+        with common.watched_layers():
+            outputs = jax.jit(program)(self._state, trees)
+        return {name: np.asarray(value) for name, value in outputs.items()}
+
     def apply(self, gradients: Sequence[np.ndarray]) -> None:
         placed = [jax.device_put(gradient, self._everywhere) for gradient in gradients]
         self._state[0], self._state[2] = self._update(self._state, placed)

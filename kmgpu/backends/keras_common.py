@@ -498,6 +498,51 @@ def as_shipped(rows: int, replicas: int) -> Sharding:
     return Sharding(rows=rows, size=rows, update=rows, replicas=replicas, shipped=True)
 
 
+@contextlib.contextmanager
+def watched_layers() -> Iterator[None]:
+    """Within this context ``layer_outputs`` can be called, by each replica's thread."""
+    import keras
+
+    original = keras.layers.Layer.__call__
+
+    def call_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
+        outputs = original(self, *args, **kwargs)
+        kept = getattr(_state, "kept", None)
+        if kept is not None:
+            kept(self, outputs)
+        return outputs
+
+    keras.layers.Layer.__call__ = call_and_keep
+    try:
+        yield
+    finally:
+        keras.layers.Layer.__call__ = original
+
+
+def layer_outputs(model: Any, x: Any) -> dict[str, Any]:
+    """Return what each layer gives for the whole batch in a training step, by its path, in the order of the calls.
+
+    A layer that is called several times has several entries; what is not one tensor with a row per sample has none.
+    """
+    here = sharding()
+    layers = {id(layer): layer.path for layer in model._flatten_layers(include_self=False)}
+    found: dict[str, Any] = {}
+
+    def keep(layer: Any, outputs: Any) -> None:
+        shape = tuple(getattr(outputs, "shape", ()))
+        if id(layer) in layers and shape and shape[0] == here.rows:
+            path = layers[id(layer)]
+            calls = sum(1 for name in found if name.partition(" ")[0] == path)
+            found[path if calls == 0 else f"{path} (call {calls + 1})"] = outputs
+
+    _state.kept = keep
+    try:
+        call(model, x, training=True)
+    finally:
+        _state.kept = None
+    return {name: _gather_in(here, output) if here.count > 1 else output for name, output in found.items()}
+
+
 def unshared(size: int, update: int, replicas: int, index: int) -> Sharding:
     """Return the sharding of a batch that every replica computes whole; the first one's rows count in metrics."""
     return Sharding(rows=size, size=size, update=update, replicas=replicas, counts=index == 0)

@@ -262,6 +262,17 @@ class Adapter:
         arrays = [self._strategy.experimental_local_results(gradient)[0].numpy() for gradient in gradients]
         return StepResult(float(loss), arrays, after, self.metrics())
 
+    def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
+        values, spec = batch
+
+        def replica(leaves: Any) -> Any:
+            with common.use(self._sharding(spec)), common.restored(self.model.non_trainable_variables):
+                return common.layer_outputs(self.model, self._trees(leaves)[0])
+
+        with common.watched_layers():
+            outputs = tf.function(lambda: self._strategy.run(replica, args=(values,)), autograph=False)()
+        return {name: self._strategy.experimental_local_results(value)[0].numpy() for name, value in outputs.items()}
+
     def apply(self, gradients: Sequence[np.ndarray]) -> None:
         function = self._functions.setdefault("apply", tf.function(self._apply, autograph=False))
         function([tf.constant(gradient) for gradient in gradients])

@@ -230,6 +230,12 @@ class Adapter:
             after = [common.to_numpy(variable.value) for variable in states]
         return StepResult(loss, [self.gather(g).mean(axis=0) for g in gradients], after, self.metrics())
 
+    def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
+        sharding, (x, _, _) = batch
+        kept = common.restored(self.model.non_trainable_variables)
+        with torch.no_grad(), common.use(sharding), common.watched_layers(), kept:
+            return {name: common.to_numpy(value) for name, value in common.layer_outputs(self.model, x).items()}
+
     def apply(self, gradients: Sequence[np.ndarray]) -> None:
         tensors = [torch.from_numpy(np.array(gradient)).to(self._device) for gradient in gradients]
         with torch.no_grad():

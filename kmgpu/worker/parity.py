@@ -28,6 +28,7 @@ from kmgpu.worker import weights
 # there on another, while wrong mathematics is wrong on all. The last one is off by one rounding: the noise floor.
 VARIANTS = ("batch", "moved", "moved again", "rounded")
 Update = tuple[Batch, ...]
+MOST_LAYER_BYTES = 1 << 29  # of layers' outputs that the reference keeps
 TINY = 1e-30  # below it are float32's denormal numbers, which some backends flush to zero
 ZERO = 1e-6  # of the global norm: below it a gradient is zero but for rounding, as that of a bias before BatchNorm
 
@@ -74,17 +75,24 @@ def _reference(
     folder.mkdir(exist_ok=True)
     state = adapter.state()
     floor, losses = [], []
+    layers: dict[str, np.ndarray] = {}
+    sizes: set[int] = set()
     for number, batch in enumerate(steps):
         results = [adapter.step_result(_put(adapter, variant)) for variant in _variants(batch, dtype)]
         _write(folder / f"state-{number:04d}.safetensors", _flat(state))
         for name, result in zip(VARIANTS, results, strict=True):
             _write(folder / f"{name}-{number:04d}.safetensors", _flat(result))
+        if _update_size(batch) not in sizes and sum(array.nbytes for array in layers.values()) < MOST_LAYER_BYTES:
+            sizes.add(_update_size(batch))
+            layers |= {f"{number:04d}/{name}": array for name, array in _layers(adapter, batch).items()}
         adapter.load_state(State(state.trainable, results[0].states, state.slots))
         adapter.apply(results[0].gradients)
         state = adapter.state()
         losses.append(results[0].loss)
         floor.append(_compare_step(results[-1], results[0], names))
     _write(folder / f"state-{len(steps):04d}.safetensors", _flat(state))
+    order = {name: np.array(place) for place, name in enumerate(layers)}  # safetensors sorts its names
+    _write(folder / "layers.safetensors", layers | {f"order/{name}": place for name, place in order.items()})
     adapter.load_state(_read_state(folder, 0))
     rounded = [list(_variants(batch, dtype))[-1] for batch in steps]
     return {"losses": losses, "floor": floor, "floor_trajectory": _trajectory(adapter, rounded, folder, losses, names)}
@@ -107,8 +115,38 @@ def _cell(
         before, after = _read_state(folder, number), _read_state(folder, number + 1)
         update = _update_errors(adapter.state(), before, after, names)
         found.append({"variants": compared, "update": update})
+    layers = _layer_errors(adapter, steps, folder) if _parts(found, dtype) else []
     adapter.load_state(_read_state(folder, 0))
-    return {"steps": found, "trajectory": _trajectory(adapter, steps, folder, losses, names)}
+    return {"steps": found, "layers": layers, "trajectory": _trajectory(adapter, steps, folder, losses, names)}
+
+
+def _parts(found: list[dict[str, Any]], dtype: str) -> bool:
+    """Whether some step is off on every variant of its batch, so that it is worth to ask which layer begins it."""
+    worst = [
+        min(max([record["loss_error"], *record["gradients"].values()]) for record in step["variants"]) for step in found
+    ]
+    return max(worst) > 100 * float(np.finfo(dtype).eps)
+
+
+def _layer_errors(adapter: Adapter, steps: list[Update], folder: Path) -> list[dict[str, Any]]:
+    """Return how far each layer's output is from the reference's, in the order of the calls, per recorded step."""
+    truths = load_file(folder / "layers.safetensors")
+    names = sorted((name for name in truths if not name.startswith("order/")), key=lambda n: int(truths[f"order/{n}"]))
+    found = []
+    for number in sorted({int(name[:4]) for name in names}):
+        adapter.load_state(_read_state(folder, number))
+        mine = _layers(adapter, steps[number])
+        errors = {name[5:]: error(mine[name[5:]], truths[name]) for name in names if int(name[:4]) == number}
+        found.append({"step": number, "errors": errors})
+    return found
+
+
+def _layers(adapter: Adapter, update: Update) -> dict[str, np.ndarray]:
+    return adapter.layer_outputs(adapter.put(update[0]))
+
+
+def _update_size(update: Update) -> int:
+    return update[0].update_size
 
 
 def _trajectory(
