@@ -43,9 +43,12 @@ class TrainResult:
     @property
     def weights(self) -> dict[str, np.ndarray]:
         """The trained weights by the path of their variable, in the model's order."""
-        from safetensors.numpy import load_file
+        import json
 
-        return load_file(RunDir(self.path).weights_file)
+        from safetensors import safe_open
+
+        with safe_open(RunDir(self.path).weights_file, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in json.loads(file.metadata()["order"])}
 
     @property
     def model_file(self) -> Path:

@@ -629,11 +629,32 @@ def perturbed(model: Any) -> Iterator[None]:
             variable.assign(value)
 
 
+def few_rows(batch: Batch, devices: int, process: int | None = None) -> Batch:
+    """Return a batch of two rows for each device and one more, so that shares are uneven; no more than there are.
+
+    A step on the whole of it then fits where a step on a share of the real batch does. ``process`` is that whose rows
+    the batch holds, or None where it holds all.
+    """
+    import keras
+
+    size = 2 * devices + 1
+    if batch.size <= size:
+        return batch
+    parts = split(size, devices)
+    assert parts is not None
+    own = slice(0, size) if process is None else parts[process]
+    trees = (batch.x, batch.y, batch.sample_weight)
+    x, y, sample_weight = keras.tree.map_structure(
+        lambda array: None if array is None else array[: own.stop - own.start], trees
+    )
+    return Batch(batch.step, batch.indices[:size], own.start, x, y, sample_weight)
+
+
 def difference(model: Any, shares: StepResult, whole: StepResult) -> str | None:
     """Return where a step on shares departs from the step on the whole batch, or None."""
     if not np.isfinite(whole.loss):
         return None
-    if abs(shares.loss - whole.loss) > LOSS_TOLERANCE * max(abs(whole.loss), 1e-3):
+    if not abs(shares.loss - whole.loss) <= LOSS_TOLERANCE * max(abs(whole.loss), 1e-3):  # NaN is no agreement
         blame = [layer.name for layer in model._flatten_layers() if layer is not model and layer._losses]
         adding = f" (layers that add losses: {', '.join(blame)})" if blame else ""
         return f"the loss is {shares.loss:.6g} on shares of it and {whole.loss:.6g} on the whole{adding}"
@@ -647,7 +668,7 @@ def difference(model: Any, shares: StepResult, whole: StepResult) -> str | None:
         mine, truth = mine.astype(np.float64), truth.astype(np.float64)
         floor = 1e-3 * scale if gradient else 1e-6
         apart = np.linalg.norm(mine - truth) / (np.linalg.norm(truth) + floor)
-        if apart > GRADIENT_TOLERANCE:
+        if not apart <= GRADIENT_TOLERANCE:
             what = "the gradient of " if gradient else "what the forward pass makes of "
             return f"{what}{variable.path} differs by {apart:.2g} between shares of it and the whole"
     return None

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from kmgpu.backends import keras_common as common
 from kmgpu.backends.adapter import Place, State, StepResult
@@ -21,6 +20,7 @@ from kmgpu.errors import MissingEnvironment
 from kmgpu.recipe import Recipe
 
 keras = common.import_keras("tensorflow")
+import tensorflow as tf  # noqa: E402  # after Keras, since tensorflow.lite would import JAX while nothing blocks it
 
 _devices: list[str] = []
 
@@ -108,7 +108,7 @@ class Adapter:
         if self.track == "as-shipped":
             self.plan = common.Plan((), ())
         else:
-            self._check([self.put(batch) for batch in sample])
+            self._check([self.put(common.few_rows(batch, self.devices)) for batch in sample])
         return self.plan.notes(self.devices)
 
     def _check(self, update: Sequence[Any]) -> None:

@@ -124,7 +124,7 @@ class Adapter:
         if self.track == "as-shipped":
             self.plan = common.Plan((), ())
         else:
-            self._check([self.put(batch) for batch in sample])
+            self._check([self.put(common.few_rows(batch, self.devices, self.process)) for batch in sample])
         return self.plan.notes(self.devices)
 
     def _check(self, update: Sequence[Any]) -> None:

@@ -136,16 +136,16 @@ def windows(source: Iterator[Update], seen: set[int]) -> Iterator[Window]:
     window = Window(compiling=False)
     clock = time.perf_counter()
     for update in source:
+        reading = time.perf_counter() - clock
         size = update[0].update_size
         new = size not in seen
         if window.updates and (new or len(window.updates) == WINDOW):
             yield window
             window = Window(compiling=False)
-            clock = time.perf_counter() if not new else clock
         seen.add(size)
         window.updates.append(update)
         window.compiling = new
-        window.reading += time.perf_counter() - clock
+        window.reading += reading
         if new:
             yield window
             window = Window(compiling=False)

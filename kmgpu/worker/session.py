@@ -45,6 +45,7 @@ class Session:
         self._module = _adapter_module = importlib.import_module(row.adapter)
         self._module.start(self._place)
         self._adapter: Any = None
+        self._number = 0  # of the run
 
     def __enter__(self) -> Session:
         return self
@@ -61,7 +62,8 @@ class Session:
             return
         events = EventWriter(rundir.events_file) if adapter.process == 0 else None
         record = events.write if events is not None else (lambda event, **fields: None)
-        scratch = self._scratch / rundir.path.name if adapter.processes > 1 else None
+        self._number += 1
+        scratch = self._scratch / f"run-{self._number}" if adapter.processes > 1 else None
         recipe = make_recipe(job, adapter)
         rows = as_source(share(recipe.train, scratch and scratch / "train", adapter.process, "train"), "train")
         validation = None
@@ -85,10 +87,11 @@ def make_recipe(job: Job, adapter: Adapter) -> Recipe:
     sys.path.insert(0, str(path.parent))  # a recipe may import its neighbours
     with adapter.scope():
         try:
-            spec = importlib.util.spec_from_file_location(path.stem, path)
+            name = f"kmgpu_recipe_{path.stem}"  # a recipe may be called numpy.py
+            spec = importlib.util.spec_from_file_location(name, path)
             assert spec is not None and spec.loader is not None
             module = importlib.util.module_from_spec(spec)
-            sys.modules[path.stem] = module
+            sys.modules[name] = module
             spec.loader.exec_module(module)
             recipe = module.recipe(**job.settings)
         except KmgpuError:

@@ -42,7 +42,7 @@ def write(path: Path, named: Sequence[tuple[str, list[np.ndarray]]], numbered: b
     for index, (name, values) in enumerate(named):
         key = f"{index:04d}/{name}" if numbered else name if name not in tensors else f"{name}_{index}"
         tensors[key] = np.ascontiguousarray(values[0])
-    save_file(tensors, path)
+    save_file(tensors, path, metadata={"order": json.dumps(list(tensors))})  # safetensors sorts by name
 
 
 def read(path: Path, named: Sequence[tuple[str, list[np.ndarray]]]) -> list[np.ndarray]:
@@ -57,6 +57,10 @@ def read(path: Path, named: Sequence[tuple[str, list[np.ndarray]]]) -> list[np.n
             f"{path} holds {len(keys)} tensors, the model has {len(named)} weights; use weights of this model"
         )
     for key, (name, values) in zip(keys, named, strict=True):
+        if key.rpartition("/")[2] != name.rpartition("/")[2]:
+            raise UsageError(
+                f"{path}: {key} stands where the model has {name}; use weights of this recipe with these settings"
+            )
         if tensors[key].shape != values[0].shape:
             raise UsageError(
                 f"{path}: {key} has shape {tensors[key].shape}, the model's {name} has {values[0].shape}; "
