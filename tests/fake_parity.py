@@ -43,7 +43,11 @@ def cell(error: float = ROUNDING, steps: int = STEPS, dtypes: dict[str, str] | N
 
 
 def trajectory(errors: Sequence[float]) -> dict[str, Any]:
-    return {"losses": list(errors), "weights": list(errors), "final_weights": dict.fromkeys(WEIGHTS, errors[-1])}
+    """Free running: losses and all weights off by an error after each step."""
+    return {
+        "losses": list(errors), "weights": list(errors), "first_weights": dict.fromkeys(WEIGHTS, errors[0]),
+        "final_weights": dict.fromkeys(WEIGHTS, errors[-1]),
+    }  # fmt: skip
 
 
 def off(record: dict[str, Any], step: int, kind: str, name: str, errors: Sequence[float]) -> dict[str, Any]:

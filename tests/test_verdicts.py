@@ -141,8 +141,8 @@ def test_steps_that_are_missing_do_not_agree():
 # --- free running
 
 
-def running(errors, noise, dtype="float32", step="agrees"):
-    steps = [verdicts.Step(0, step, {}, ())]
+def running(errors, noise, dtype="float32", word="agrees", flipped=0.0):
+    steps = [verdicts.Step(0, word, {}, (), flipped)]
     return verdicts.judge_trajectory(trajectory(errors), trajectory(noise), dtype, steps)
 
 
@@ -165,9 +165,24 @@ def test_a_training_step_that_is_not_the_one_that_was_compared_parts():
     assert found.word == "parts" and found.first.step == 0 and found.first.what == "loss in free running"
 
 
-def test_a_first_step_with_a_kink_or_with_noise_of_its_own_is_not_judged():
-    assert running([5e-4, 5e-4], [1e-7, 1e-7], step="kink").word == "beside the noise"
+def test_a_first_step_is_excused_by_its_kinks_by_noise_and_where_its_parts_part_already():
+    assert running([5e-4, 5e-4], [1e-7, 1e-7], word="kink", flipped=1e-5).word == "beside the noise"
+    assert running([5e-3, 5e-3], [1e-7, 1e-7], word="kink", flipped=1e-5).word == "parts"
     assert running([5e-4, 5e-4], [1e-5, 1e-5]).word == "chaos"
+    assert running([5e-4, 5e-4], [1e-7, 1e-7], word="parts").word == "beside the noise"
+
+
+def test_each_weight_is_judged_by_its_own_noise():
+    mine, noise = trajectory([1e-7, 1e-7]), trajectory([1e-7, 1e-7])
+    for record in (mine, noise):
+        record["first_weights"][BIAS] = record["weights"][0] = 1.5  # as Adam does of a gradient that is rounding
+    steps = [verdicts.Step(0, "agrees", {}, ())]
+    assert verdicts.judge_trajectory(mine, noise, "float32", steps).word == "chaos"
+    mine["first_weights"][OUT] = 5e-4
+    found = verdicts.judge_trajectory(mine, noise, "float32", steps)
+    assert found.word == "parts" and found.first.what == "out/kernel in free running"
+    del mine["first_weights"], noise["first_weights"]
+    assert verdicts.judge_trajectory(mine, noise, "float32", steps).word == "chaos", "not recorded, so not judged"
 
 
 def test_float64_judges_all_of_it():

@@ -181,7 +181,8 @@ def judge_trajectory(
     """Return what became of free running. In float32 only its first step is judged, and then what is beyond is shown.
 
     The first step is the training step itself, where ``steps`` are its parts compared one by one; if these agree and
-    it does not, then the training step does something else. Later steps amplify rounding as the model has it.
+    it does not, then the training step does something else: a gradient that is never summed over the devices, say,
+    where it was summed for the comparison. Later steps amplify rounding as the model has it.
     """
     mine, noise, tolerance = _running(record), _running(floor), TRAJECTORY_TOLERANCE[dtype]
     largest, known = max(mine, default=math.inf), max(noise, default=0.0)
@@ -189,12 +190,42 @@ def judge_trajectory(
         return Trajectory(largest, known, "agrees")
     if dtype == "float64":
         return Trajectory(largest, known, "parts", _first_apart(record, mine, tolerance))
-    clean = bool(steps) and steps[0].word == "agrees"
-    if clean and mine[0] > max(tolerance, CHAOS_FACTOR * noise[0]):
-        return Trajectory(largest, known, "parts", _first_apart(record, mine, tolerance))
+    apart = _first_step_apart(record, floor, tolerance, _excused(steps[0])) if steps else None
+    if apart is not None:
+        return Trajectory(largest, known, "parts", apart)
     if largest <= CHAOS_FACTOR * known:
         return Trajectory(largest, known, "chaos")
     return Trajectory(largest, known, "suspicious" if largest > CHAOS_LIMIT else "beside the noise")
+
+
+def _first_step_apart(
+    record: Mapping[str, Any], floor: Mapping[str, Any], tolerance: float, excused: float
+) -> Difference | None:
+    """Return the first quantity in which a training step is not what its parts are, by far more than its own noise.
+
+    Each weight has its own noise: Adam makes a whole step of a gradient that is nothing but rounding.
+    """
+    noise = _first_step(floor)
+    return next(
+        (
+            Difference(0, "trajectory", f"{name} in free running", error, noise.get(name))
+            for name, error in _first_step(record).items()
+            if error > max(tolerance, CHAOS_FACTOR * max(noise.get(name, 0.0), excused))
+        ),
+        None,
+    )
+
+
+def _first_step(record: Mapping[str, Any]) -> dict[str, float]:
+    weights = record.get("first_weights") or {"weights": record["weights"][0]}
+    return {"loss": _number(record["losses"][0]), **_clean(weights)}
+
+
+def _excused(step: Step) -> float:
+    """Return the largest error that rounding excuses in a step, with which free running starts; all if it parts."""
+    if step.word == "parts":
+        return math.inf
+    return max([step.flipped, *(difference.error for difference in step.beyond)])
 
 
 def floors(reference: Mapping[str, Any]) -> dict[str, float | None]:
