@@ -40,6 +40,15 @@ Settings = Annotated[
 ]
 
 
+Track = Annotated[
+    str,
+    typer.Option(
+        metavar="same-math|as-shipped",
+        help="same-math: one mathematics everywhere. as-shipped: each framework's own habits on several devices.",
+    ),
+]
+
+
 @app.callback(invoke_without_command=True)
 def _kmgpu(
     context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
@@ -64,6 +73,7 @@ def train(
         str | None, typer.Option(metavar="LIST", help="Which of the visible GPUs, such as 0,2.")
     ] = None,
     device_kind: DeviceKind = "auto",
+    track: Track = "same-math",
     batch_size: BatchSize = None,
     epochs: Epochs = None,
     seed: Seed = 0,
@@ -97,6 +107,7 @@ def train(
         devices=devices if devices is not None else len(ids) if ids else 1,
         device_ids=ids,
         device_kind=device_kind,
+        track=track,
         batch_size=batch_size,
         epochs=epochs,
         seed=seed,
@@ -120,6 +131,7 @@ def compare(
     ] = "strong",
     repeats: Annotated[int, typer.Option(metavar="R", help="Fresh processes for each cell of the grid.")] = 1,
     device_kind: DeviceKind = "auto",
+    track: Track = "same-math",
     batch_size: Annotated[
         int | None, typer.Option(metavar="B", help="Global batch; under weak scaling the batch of each device.")
     ] = None,
@@ -161,6 +173,7 @@ def compare(
         seed=seed,
         python=_pythons(python),
         device_kind=device_kind,
+        track=track,
         parity=not no_parity,
         out=out,
         show=_print_now,
@@ -187,6 +200,7 @@ def parity(
         bool, typer.Option("--keep-random", help="Let dropout and noise draw, and compare what they give.")
     ] = False,
     device_kind: DeviceKind = "auto",
+    track: Track = "same-math",
     batch_size: BatchSize = None,
     seed: Seed = 0,
     settings: Settings = None,
@@ -222,6 +236,7 @@ def parity(
         python=_pythons(python),
         device_kind=device_kind,
         keep_random=keep_random,
+        track=track,
         out=out,
         show=_print_now,
     )

@@ -98,6 +98,7 @@ def compare(
     seed: int = 0,
     python: Mapping[str, str] | None = None,
     device_kind: str = "auto",
+    track: str = "same-math",
     parity: bool = True,
     out: str | os.PathLike[str] | None = None,
     show: Callable[[str], None] = lambda line: None,
@@ -118,18 +119,22 @@ def compare(
         studies.check_count(option, count)
     if scaling == "weak":
         batch_size = _batch_per_device(card, chosen, batch_size)
+    training.check_track(track)
     interpreters = {backend: environment.interpreter(backend, python) for backend in backends}
     kinds = [environment.resolve_devices(device_kind, count)[0] for count in devices]
     cells = grid(backends, devices, repeats=repeats, scaling=scaling, batch_size=batch_size)
     asked = {
         "recipe": str(path), "backends": list(backends), "devices": list(devices), "scaling": scaling,
         "repeats": repeats, "settings": chosen, "batch_size": batch_size, "epochs": epochs, "seed": seed,
-        "device_kind": kinds[0], "python": interpreters, "parity": parity, "runs": [cell.name for cell in cells],
+        "device_kind": kinds[0], "track": track, "python": interpreters, "parity": parity,
+        "runs": [cell.name for cell in cells],
     }  # fmt: skip
     study = studies.create(Path(out) if out else studies.default_path("studies", card.name), asked)
     show(f"{card.name}: {len(cells)} runs, one after the other, into {study}")
     proof = proofs.skipped("--no-parity")
-    if parity:
+    if parity and track == "as-shipped":
+        proof = proofs.skipped("the track is as-shipped, each framework's own habits")
+    elif parity:
         smallest = batch_size * min(devices) if scaling == "weak" and batch_size is not None else batch_size
         proof = proofs.prove(
             path, backends=backends, devices=devices, settings=chosen, batch_size=smallest, seed=seed,
@@ -138,6 +143,7 @@ def compare(
 
     common = {
         "settings": chosen, "epochs": epochs, "seed": seed, "python": dict(python or {}), "device_kind": device_kind,
+        "track": track,
     }  # fmt: skip
     done: list[runs.Run] = []
     weights = None

@@ -40,6 +40,7 @@ def parity(
     python: Mapping[str, str] | None = None,
     device_kind: str = "auto",
     keep_random: bool = False,
+    track: str = "same-math",
     out: str | os.PathLike[str] | None = None,
     show: Callable[[str], None] = lambda line: None,
 ) -> ParityResult:
@@ -63,7 +64,7 @@ def parity(
     jobs = [
         training.make_job(
             recipe, backend=backend, devices=count, device_kind=device_kind, batch_size=batch_size, seed=seed,
-            settings=settings, python=python, mode="parity", options=options,
+            settings=settings, python=python, track=track, mode="parity", options=options,
         )
         for backend, count in cells
     ]  # fmt: skip
@@ -71,7 +72,8 @@ def parity(
     asked = {
         "kind": "parity", "recipe": jobs[0].recipe, "recipe_name": jobs[0].recipe_name, "backends": list(backends),
         "devices": list(devices), "settings": jobs[0].settings, "batch_size": batch_size, "seed": seed,
-        "device_kind": jobs[0].device_kind, "python": {job.backend: job.python for job in jobs}, **options,
+        "device_kind": jobs[0].device_kind, "track": track, **options,
+        "python": {job.backend: job.python for job in jobs},
         "reference": names[0],
         "cells": [
             {"name": name, "backend": job.backend, "strategy": job.strategy, "devices": job.devices}

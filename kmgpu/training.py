@@ -20,6 +20,7 @@ from kmgpu.job import FORMAT, Job
 from kmgpu.rundir import RunDir, write_json
 
 DEFAULT_RECIPE = "digits_cnn"
+TRACKS = ("same-math", "as-shipped")
 POLL_SECONDS = 0.1  # how often the events of a run are looked for
 
 
@@ -125,10 +126,7 @@ def make_job(
     seed = fields.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
         raise UsageError(f"--seed is {seed!r}; it is a whole number from 0 to {2**31 - 1}")
-    tracks = ["same-math", "as-shipped"]
-    if fields.get("track", tracks[0]) not in tracks:
-        close = nearest(fields["track"], tracks)
-        raise UsageError(f"--track is {fields['track']!r}{close}; it is {' or '.join(tracks)}")
+    check_track(fields.get("track", TRACKS[0]))
     if fields.get("loss_gather", "auto") not in ("auto", "on", "off"):
         raise UsageError(f"loss_gather is {fields['loss_gather']!r}; it is auto, on or off")
     kind, count, ids = environment.resolve_devices(device_kind, devices, device_ids)
@@ -146,6 +144,11 @@ def make_job(
         python=environment.interpreter(backend, python),
         **fields,
     )
+
+
+def check_track(track: str) -> None:
+    if track not in TRACKS:
+        raise UsageError(f"--track is {track!r}{nearest(track, list(TRACKS))}; it is {' or '.join(TRACKS)}")
 
 
 def default_path(job: Job) -> Path:

@@ -18,11 +18,11 @@ from kmgpu.report import runs
 
 PROJECT = Path(__file__).parents[1]
 OPTIONS = {
-    "train": "--backend --strategy --devices --device-ids --device-kind --batch-size --epochs --seed --set --python "
+    "train": "--backend --strategy --devices --device-ids --device-kind --track --batch-size --epochs --seed --set --python "
     "--initial-weights --out --dry-run",
-    "compare": "--backends --devices --scaling --repeats --device-kind --batch-size --epochs --seed --set --python "
+    "compare": "--backends --devices --scaling --repeats --device-kind --track --batch-size --epochs --seed --set --python "
     "--no-parity --out",
-    "parity": "--backends --devices --steps --dtype --keep-random --device-kind --batch-size --seed --set --python "
+    "parity": "--backends --devices --steps --dtype --keep-random --device-kind --track --batch-size --seed --set --python "
     "--out",
     "recipes": "",
     "runs": "--clean --yes",
@@ -96,13 +96,13 @@ def test_help_comes_at_once_and_without_anything_heavy():
 def test_train_hands_everything_to_the_library(capsys, trained):
     code, _, _ = kmgpu(
         capsys, "train", "digits_mlp", "--backend", "jax", "--strategy", "data_parallel", "--devices", "2",
-        "--device-kind", "cpu", "--batch-size", "32", "--epochs", "3", "--seed", "5", "--set", "learning_rate=0.1",
+        "--device-kind", "cpu", "--track", "as-shipped", "--batch-size", "32", "--epochs", "3", "--seed", "5", "--set", "learning_rate=0.1",
         "--python", "jax=/opt/python", "--initial-weights", "w.safetensors", "--out", "here", "--dry-run",
     )  # fmt: skip
     (recipe,), named = trained[0]
     assert code == 0 and recipe == "digits_mlp" and callable(named.pop("show"))
     assert named == {
-        "backend": "jax", "strategy": "data_parallel", "devices": 2, "device_ids": None, "device_kind": "cpu",
+        "backend": "jax", "strategy": "data_parallel", "devices": 2, "device_ids": None, "device_kind": "cpu", "track": "as-shipped",
         "batch_size": 32, "epochs": 3, "seed": 5, "settings": {"learning_rate": 0.1}, "python": {"jax": "/opt/python"},
         "initial_weights": Path("w.safetensors"), "out": Path("here"), "dry_run": True,
     }  # fmt: skip
@@ -267,7 +267,7 @@ def test_parity_prints_the_matrix_and_hands_everything_to_the_library(capsys, mo
     assert (code, err) == (0, "") and recipe == "digits_mlp" and callable(named.pop("show"))
     assert named == {
         "backends": ["torch", "jax"], "devices": (1, 2), "steps": 2, "dtype": "float64", "keep_random": True,
-        "device_kind": "cpu", "batch_size": 32, "seed": 5, "settings": {"learning_rate": 0.1},
+        "device_kind": "cpu", "track": "same-math", "batch_size": 32, "seed": 5, "settings": {"learning_rate": 0.1},
         "python": {"jax": "/opt/python"}, "out": Path("here"),
     }  # fmt: skip
     assert "agrees" in out and "parity.md" in out

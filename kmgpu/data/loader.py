@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -76,15 +76,19 @@ def updates(
     accumulate: int,
     part: tuple[int, int] = (0, 1),
     steps: int | None = None,
+    chosen: Collection[int] | None = None,
     class_weight: dict[int, float] | None = None,
 ) -> Iterator[tuple[Batch, ...]]:
     """Yield the updates of one epoch: ``batch_size`` rows in ``accumulate`` near-equal batches, fewer if rows are few.
 
-    The last update may be short. At most ``steps`` updates. Each batch holds the rows of ``part``, which is (process,
-    processes); the source is asked for these alone. Where a batch has fewer rows than processes, each gets all of them.
+    The last update may be short. At most ``steps`` updates, and of these the ``chosen`` ones. Each batch holds the rows
+    of ``part``, which is (process, processes); the source is asked for these alone. Where a batch has fewer rows than
+    processes, each gets all of them.
     """
     order = epoch_order(len(source), seed, epoch, shuffle)
     for step, start in enumerate(islice(range(0, len(order), batch_size), steps)):
+        if chosen is not None and step not in chosen:
+            continue
         indices = order[start : start + batch_size]
         batches = []
         for share in split(len(indices), min(accumulate, len(indices))) or []:

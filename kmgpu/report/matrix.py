@@ -74,7 +74,7 @@ def heading(result: ParityResult) -> list[str]:
         f"Tolerance: {number(result.tolerance)}, relative"
         + ("." if result.dtype == "float64" else "; the noise floor is the reference against itself, inputs off by one "
            "rounding."),
-        "Randomness: "
+        f"Track: {asked.get('track', 'same-math')}. Randomness: "
         + ("kept (--keep-random): dropout and noise draw." if asked["keep_random"]
            else "off, so dropout and noise do nothing; --keep-random keeps it."),
     ]  # fmt: skip
@@ -245,7 +245,8 @@ def _parts(cells: Sequence[Cell]) -> str:
         where = "" if variable.step == first.step else f" in step {variable.step}"
         said += f"; first variable: {_off(variable, where)}"
     said += f"; {steps} of {len(verdict.steps)} steps part" if steps else "; every step by itself agrees"
-    return f"{said}. Likely: {cells[0].cause}."
+    layer = f" The first layer whose output differs: {cells[0].layer}." if cells[0].layer else ""
+    return f"{said}. Likely: {cells[0].cause}.{layer}"
 
 
 def _first(cell: Cell) -> tuple[Difference, Difference]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ class Cell:
     devices: int
     verdict: Verdict
     cause: str = ""  # where it parts: what it looks like, and what to change
+    layer: str = ""  # the first layer whose output differs
     notes: tuple[str, ...] = ()  # what the adapter says of this recipe
 
 
@@ -117,7 +119,17 @@ def _with_cause(
         tf32=bool((_facts(rundir).get("precision") or {}).get("tf32")),
         dtypes=read_json(rundir.path / "parity.json").get("dtypes") or {},
     )
-    return Cell(**{**vars(cell), "cause": causes.likely(evidence)})
+    layer = _first_layer(read_json(rundir.path / "parity.json").get("layers") or [], asked["dtype"])
+    return dataclasses.replace(cell, cause=causes.likely(evidence), layer=layer)
+
+
+def _first_layer(recorded: Sequence[Mapping[str, Any]], dtype: str) -> str:
+    """Return the first layer, in the order of the calls, whose output is beyond the tolerance; empty if none is."""
+    for step in recorded:
+        for name, error in step["errors"].items():
+            if not error <= verdicts.TOLERANCE[dtype]:
+                return f"{name}, by {error:.2g} in step {step['step']}"
+    return ""
 
 
 def _facts(rundir: RunDir) -> dict[str, Any]:

@@ -37,11 +37,9 @@ def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Source
     """Write parity.json: how far this cell is from the reference, or, for the reference, how far rounding takes it."""
     reference = job.options["reference"]
     folder = rundir.path / "parity" if reference is None else Path(reference) / "parity"
-    stream = _stream(job, adapter, recipe, rows)
-    first = next(stream)
-    record("facts", **_prepare(job, rundir, adapter, recipe, first))
+    steps = list(itertools.islice(_stream(job, adapter, recipe, rows), job.options["steps"]))
+    record("facts", **_prepare(job, rundir, adapter, recipe, steps[0]))
     names = adapter.names()
-    steps = list(itertools.islice(itertools.chain([first], stream), job.options["steps"]))
     with adapter.fixed_randomness(job.options["keep_random"]):
         if reference is None:
             assert adapter.processes == 1, "the reference cell is one device"
@@ -54,10 +52,15 @@ def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Source
 
 
 def _stream(job: Job, adapter: Adapter, recipe: Recipe, rows: Source) -> Iterator[Update]:
-    """Yield the batches of as many epochs as it takes, uneven last ones included."""
+    """Yield the updates of as many epochs as it takes; of less than an epoch its last, perhaps uneven, one is one."""
+    size = job.batch_size or recipe.batch_size
+    whole = -(-len(rows) // size)
+    per_epoch = min(whole, recipe.steps_per_epoch or whole)
+    steps = job.options["steps"]
+    chosen = None if steps >= per_epoch else {*range(steps - 1), per_epoch - 1}
     for epoch in itertools.count():
         yield from updates(
-            rows, batch_size=job.batch_size or recipe.batch_size, seed=job.seed, epoch=epoch, shuffle=recipe.shuffle,
+            rows, batch_size=size, chosen=chosen, seed=job.seed, epoch=epoch, shuffle=recipe.shuffle,
             part=(adapter.process, adapter.processes), steps=recipe.steps_per_epoch, class_weight=recipe.class_weight,
             accumulate=recipe.accumulate,
         )  # fmt: skip
@@ -95,7 +98,11 @@ def _reference(
     _write(folder / "layers.safetensors", layers | {f"order/{name}": place for name, place in order.items()})
     adapter.load_state(_read_state(folder, 0))
     rounded = [list(_variants(batch, dtype))[-1] for batch in steps]
-    return {"losses": losses, "floor": floor, "floor_trajectory": _trajectory(adapter, rounded, folder, losses, names)}
+    sizes_of_steps = [_update_size(update) for update in steps]
+    return {
+        "losses": losses, "sizes": sizes_of_steps, "floor": floor,
+        "floor_trajectory": _trajectory(adapter, rounded, folder, losses, names),
+    }  # fmt: skip
 
 
 def _cell(
