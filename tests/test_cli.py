@@ -18,12 +18,12 @@ from kmgpu.report import runs
 
 PROJECT = Path(__file__).parents[1]
 OPTIONS = {
-    "train": "--backend --strategy --devices --device-ids --device-kind --track --batch-size --epochs --seed --set --python "
-    "--initial-weights --out --dry-run",
-    "compare": "--backends --devices --scaling --repeats --device-kind --track --batch-size --epochs --seed --set --python "
-    "--no-parity --out",
-    "parity": "--backends --devices --steps --dtype --keep-random --device-kind --track --batch-size --seed --set --python "
-    "--out",
+    "train": "--backend --strategy --devices --device-ids --device-kind --track --batch-size --epochs --seed --set "
+    "--python --initial-weights --out --dry-run",
+    "compare": "--backends --devices --scaling --repeats --device-kind --track --batch-size --epochs --seed --set "
+    "--python --no-parity --out",
+    "parity": "--backends --devices --steps --dtype --keep-random --device-kind --track --batch-size --seed --set "
+    "--python --out",
     "recipes": "",
     "runs": "--clean --yes",
 }
@@ -96,13 +96,15 @@ def test_help_comes_at_once_and_without_anything_heavy():
 def test_train_hands_everything_to_the_library(capsys, trained):
     code, _, _ = kmgpu(
         capsys, "train", "digits_mlp", "--backend", "jax", "--strategy", "data_parallel", "--devices", "2",
-        "--device-kind", "cpu", "--track", "as-shipped", "--batch-size", "32", "--epochs", "3", "--seed", "5", "--set", "learning_rate=0.1",
+        "--device-kind", "cpu", "--batch-size", "32", "--epochs", "3", "--seed", "5", "--set", "learning_rate=0.1",
         "--python", "jax=/opt/python", "--initial-weights", "w.safetensors", "--out", "here", "--dry-run",
+        "--track", "as-shipped",
     )  # fmt: skip
     (recipe,), named = trained[0]
     assert code == 0 and recipe == "digits_mlp" and callable(named.pop("show"))
     assert named == {
-        "backend": "jax", "strategy": "data_parallel", "devices": 2, "device_ids": None, "device_kind": "cpu", "track": "as-shipped",
+        "backend": "jax", "strategy": "data_parallel", "devices": 2, "device_ids": None, "device_kind": "cpu",
+        "track": "as-shipped",
         "batch_size": 32, "epochs": 3, "seed": 5, "settings": {"learning_rate": 0.1}, "python": {"jax": "/opt/python"},
         "initial_weights": Path("w.safetensors"), "out": Path("here"), "dry_run": True,
     }  # fmt: skip

@@ -218,17 +218,18 @@ class Adapter:
 
     def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
         trees, (size, update) = batch
+        names: list[str] = []
 
         def program(state: Any, trees: Any) -> Any:
             pairs = [pair for group in zip(self._variables, state, strict=True) for pair in zip(*group, strict=True)]
             here = common.Sharding(rows=size, size=size, update=update)
             with keras.StatelessScope(state_mapping=pairs, collect_losses=True), common.use(here):
                 rows = keras.tree.map_structure(lambda a: None if a is None else a[:size], trees)
-                return self._replicated(common.layer_outputs(self.model, rows[0]))
+                return self._replicated(common.layer_outputs(self.model, rows[0], names))
 
         with common.watched_layers():
             outputs = jax.jit(program)(self._state, trees)
-        return {name: np.asarray(value) for name, value in outputs.items()}
+        return dict(zip(names, map(np.asarray, outputs), strict=True))
 
     def apply(self, gradients: Sequence[np.ndarray]) -> None:
         placed = [jax.device_put(gradient, self._everywhere) for gradient in gradients]

@@ -519,13 +519,13 @@ def watched_layers() -> Iterator[None]:
         keras.layers.Layer.__call__ = original
 
 
-def layer_outputs(model: Any, x: Any) -> dict[str, Any]:
-    """Return what each layer gives for the whole batch in a training step, by its path, in the order of the calls.
+def layer_outputs(model: Any, x: Any, names: list[str]) -> list[Any]:
+    """Return what each layer gives for the whole batch in a training step, in the order of the calls; fills ``names``.
 
     A layer that is called several times has several entries; what is not one tensor with a row per sample has none.
     """
     here = sharding()
-    layers = {id(layer): layer.path for layer in model._flatten_layers(include_self=False)}
+    layers = {id(layer): layer.path or layer.name for layer in model._flatten_layers(include_self=False)}
     found: dict[str, Any] = {}
 
     def keep(layer: Any, outputs: Any) -> None:
@@ -540,7 +540,8 @@ def layer_outputs(model: Any, x: Any) -> dict[str, Any]:
         call(model, x, training=True)
     finally:
         _state.kept = None
-    return {name: _gather_in(here, output) if here.count > 1 else output for name, output in found.items()}
+    names[:] = found  # apart from the values, since compiled functions return dicts sorted
+    return [_gather_in(here, output) if here.count > 1 else output for output in found.values()]
 
 
 def unshared(size: int, update: int, replicas: int, index: int) -> Sharding:

@@ -264,14 +264,16 @@ class Adapter:
 
     def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
         values, spec = batch
+        names: list[str] = []
 
         def replica(leaves: Any) -> Any:
             with common.use(self._sharding(spec)), common.restored(self.model.non_trainable_variables):
-                return common.layer_outputs(self.model, self._trees(leaves)[0])
+                return common.layer_outputs(self.model, self._trees(leaves)[0], names)
 
         with common.watched_layers():
             outputs = tf.function(lambda: self._strategy.run(replica, args=(values,)), autograph=False)()
-        return {name: self._strategy.experimental_local_results(value)[0].numpy() for name, value in outputs.items()}
+        first = [self._strategy.experimental_local_results(value)[0].numpy() for value in outputs]
+        return dict(zip(names, first, strict=True))
 
     def apply(self, gradients: Sequence[np.ndarray]) -> None:
         function = self._functions.setdefault("apply", tf.function(self._apply, autograph=False))

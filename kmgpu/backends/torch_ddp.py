@@ -228,13 +228,17 @@ class Adapter:
             gradients = [common.to_numpy(torch.zeros_like(v) if v.grad is None else v.grad) for v in values]
             self.model.zero_grad()
             after = [common.to_numpy(variable.value) for variable in states]
-        return StepResult(loss, [self.gather(g).mean(axis=0) for g in gradients], after, self.metrics())
+        if not isinstance(module, DistributedDataParallel):  # which has done that already, or is found not to have
+            gradients = [self.gather(gradient).mean(axis=0) for gradient in gradients]
+        return StepResult(loss, gradients, after, self.metrics())
 
     def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
         sharding, (x, _, _) = batch
         kept = common.restored(self.model.non_trainable_variables)
         with torch.no_grad(), common.use(sharding), common.watched_layers(), kept:
-            return {name: common.to_numpy(value) for name, value in common.layer_outputs(self.model, x).items()}
+            names: list[str] = []
+            outputs = common.layer_outputs(self.model, x, names)
+            return dict(zip(names, map(common.to_numpy, outputs), strict=True))
 
     def apply(self, gradients: Sequence[np.ndarray]) -> None:
         tensors = [torch.from_numpy(np.array(gradient)).to(self._device) for gradient in gradients]
