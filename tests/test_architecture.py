@@ -25,7 +25,12 @@ DATA = {"kmgpu.data"}
 RECIPE = {"kmgpu", "kmgpu.recipe"}  # kmgpu itself brings the recipe and nothing else
 TABLE = {"kmgpu.backends", "kmgpu.backends.adapter"}
 ADAPTERS = {strategy.adapter: strategy.module for strategy in STRATEGIES}
-COMMON = {"kmgpu.backends.keras_common"}
+COMMON = {"kmgpu.backends.common"}
+PARTS = {  # the files of each adapter beside its own
+    "torch": {"kmgpu.backends.torch_devices"},
+    "tensorflow": {"kmgpu.backends.tf_devices", "kmgpu.backends.tf_programs"},
+    "jax": {"kmgpu.backends.jax_devices", "kmgpu.backends.jax_programs"},
+}
 REPLACEMENTS = {"kmgpu.backends.replacements"}  # one file of functions for each framework, imported where it is used
 REPORT = {"kmgpu.report"}
 ORCHESTRATOR = {
@@ -53,10 +58,13 @@ GROUPS = [
     Group("recipe", {"kmgpu.recipe"}, WORDS | DATA, set()),
     Group("data", DATA, WORDS | DATA, {"numpy"}),
     Group("table", TABLE, WORDS | DATA | RECIPE, {"numpy"}),
-    Group("common", COMMON, WORDS | DATA | RECIPE | TABLE | REPLACEMENTS, {"numpy", "keras"}),
+    Group("common", COMMON, WORDS | DATA | RECIPE | TABLE | COMMON | REPLACEMENTS, {"numpy", "keras"}),
     Group("replacements", REPLACEMENTS, WORDS, {"numpy", "keras", *FRAMEWORKS}),
     *(
-        Group("adapter", {module}, WORDS | DATA | RECIPE | TABLE | COMMON | REPLACEMENTS, {"numpy", "keras", framework})
+        Group(
+            "adapter", {module, *PARTS[framework]}, WORDS | DATA | RECIPE | TABLE | COMMON | PARTS[framework],
+            {"numpy", "keras", framework},
+        )
         for module, framework in ADAPTERS.items()
     ),
     Group(

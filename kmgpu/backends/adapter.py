@@ -48,6 +48,8 @@ class State:
 class Adapter(Protocol):
     """One strategy on ``devices`` devices. Methods that say "all processes" must be called by each of them."""
 
+    model: Any  # once prepared
+    tools: Any  # kmgpu.backends.common: what is done with a Keras model in the same way on every backend
     devices: int
     process: int
     processes: int
@@ -58,15 +60,6 @@ class Adapter(Protocol):
 
     def reset(self, seed: int, dtype: str) -> None:
         """Forget what earlier recipes left in Keras, set its float type, and seed Python, NumPy and the framework."""
-
-    def fixed_randomness(self, keep: bool) -> AbstractContextManager[Any]:
-        """Context in which, unless kept, random layers do nothing: dropout keeps all, noise is its mean."""
-
-    def names(self) -> dict[str, list[str]]:
-        """Unique names of the variables of each list of a ``State``: "trainable", "other", "slots"."""
-
-    def dtypes(self) -> dict[str, str]:
-        """The dtype of each variable, and of each layer's computations."""
 
     def scope(self) -> AbstractContextManager[Any]:
         """Context in which the recipe's file is imported and its Keras objects are made."""

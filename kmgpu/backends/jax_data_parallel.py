@@ -14,52 +14,30 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from kmgpu.backends import keras_common as common
+from kmgpu.backends import common
+from kmgpu.backends import jax_programs as programs
 from kmgpu.backends.adapter import Place, State, StepResult
+from kmgpu.backends.jax_devices import devices as all_devices
+from kmgpu.backends.jax_devices import lost_peer, start
 from kmgpu.data.loader import Batch
-from kmgpu.errors import MissingEnvironment, UsageError
+from kmgpu.errors import UsageError
 from kmgpu.recipe import Recipe
 
 keras = common.import_keras("jax")
 
-_devices: list[Any] = []
-
-
-def start(place: Place) -> None:
-    """Initialise the devices of this process."""
-    jax.config.update("jax_default_matmul_precision", "highest")
-    if place.device_kind == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", place.devices)
-        _devices[:] = jax.devices()
-        return
-    try:
-        found = jax.devices("gpu")
-    except RuntimeError:
-        found = []
-    chosen = place.device_ids or tuple(range(place.devices))
-    if len(found) <= max(chosen):
-        raise MissingEnvironment(
-            f"JAX sees {len(found)} GPUs, the run asks for device {max(chosen)}; "
-            "install jax[cuda13] or use --device-kind cpu"
-        )
-    _devices[:] = [found[index] for index in chosen]
-
-
-def lost_peer(error: BaseException) -> bool:
-    """There is only one process."""
-    return False
+__all__ = ["Adapter", "lost_peer", "start"]
 
 
 class Adapter:
     """DataParallel on the first ``devices`` devices of this process."""
 
+    tools = common
     one_process_per_device = False
     process, processes = 0, 1
 
     def __init__(self, place: Place, devices: int):
         self.devices = devices
-        self._used = _devices[:devices]
+        self._used = all_devices[:devices]
         mesh = Mesh(np.array(self._used), ("batch",))
         self._rows = NamedSharding(mesh, PartitionSpec("batch"))
         self._everywhere = NamedSharding(mesh, PartitionSpec())
@@ -82,15 +60,6 @@ class Adapter:
         jax.config.update("jax_enable_x64", dtype == "float64")
         common.set_float(dtype)
         keras.utils.set_random_seed(seed)
-
-    def fixed_randomness(self, keep: bool) -> Any:
-        return contextlib.nullcontext() if keep else common.without_randomness()
-
-    def names(self) -> dict[str, list[str]]:
-        return common.names(self.model)
-
-    def dtypes(self) -> dict[str, str]:
-        return common.dtypes(self.model)
 
     @contextlib.contextmanager
     def scope(self) -> Any:
@@ -118,15 +87,15 @@ class Adapter:
         """Take the state from Keras's variables; the steps carry it from then on."""
         model = self.model
         states = (model.trainable_variables, model.non_trainable_variables)
-        self._variables = (*states, model.optimizer.variables, model.metrics_variables)
+        self.state_variables = (*states, model.optimizer.variables, model.metrics_variables)
         self._state = [
             [jax.device_put(np.asarray(variable.value), self._everywhere) for variable in group]
-            for group in self._variables
+            for group in self.state_variables
         ]
 
     def _push(self) -> None:
         """Give the state back to Keras's variables."""
-        for group, values in zip(self._variables, self._state, strict=True):
+        for group, values in zip(self.state_variables, self._state, strict=True):
             for variable, value in zip(group, values, strict=True):
                 variable._value = value
 
@@ -150,52 +119,20 @@ class Adapter:
         trees = keras.tree.map_structure(place, (batch.x, batch.y, batch.sample_weight))
         return trees, (batch.size, batch.update_size)
 
-    def _loss(self, trainable: Any, state: Any, update: Any, sizes: Any, training: bool) -> Any:
-        """The loss to differentiate; beside it the loss itself, and all other state after the step."""
-        groups = (trainable, *state[1:])
-        pairs = [pair for group in zip(self._variables, groups, strict=True) for pair in zip(*group, strict=True)]
-        totals = None
-        if self.plan.counts and len(sizes) > 1:
-            with keras.StatelessScope(state_mapping=pairs, collect_losses=True):
-                recorded = [common.Denominators() for _ in sizes]
-                self._losses(update, sizes, recorded, training)
-            totals = [sum(counts) for counts in zip(*(each.recorded for each in recorded), strict=True)]
-        with keras.StatelessScope(state_mapping=pairs, collect_losses=True) as scope:
-            known = [None if totals is None else common.Denominators(totals) for _ in sizes]
-            loss = self._losses(update, sizes, known, training)
-            scaled = self.model.optimizer.scale_loss(loss) if training else loss
-        after = [[scope.get_current_value(variable) for variable in group] for group in self._variables]
-        return scaled, (loss, after)
-
-    def _losses(self, update: Any, sizes: Any, denominators: Any, training: bool) -> Any:
-        losses = []
-        for trees, (size, whole), counts in zip(update, sizes, denominators, strict=True):
-            rows = keras.tree.map_structure(lambda a, size=size: None if a is None else a[:size], trees)
-            groups = self.devices if self.batch_norm == "replica" else 1
-            here = common.Sharding(rows=size, size=size, update=whole, denominators=counts, groups=groups)
-            with common.use(here):
-                losses.append(common.local_loss(self.model, self.plan, rows, training))
-        return sum(losses[1:], losses[0])
-
-    def _gradients(self, state: Any, update: Any, sizes: Any) -> Any:
-        compute = jax.value_and_grad(self._loss, has_aux=True)
-        (_, (loss, after)), grads = compute(state[0], state, update, sizes, True)
-        return loss, grads, after
-
     def _train_program(self, state: Any, update: Any, sizes: Any) -> Any:
-        loss, grads, (_, other, _, metrics) = self._gradients(state, update, sizes)
+        loss, grads, (_, other, _, metrics) = programs.gradients(self, state, update, sizes)
         trainable, slots = self._update_program(state, grads)
         return self._replicated([trainable, other, slots, metrics]), loss
 
     def _step_program(self, state: Any, update: Any, sizes: Any) -> Any:
-        loss, grads, after = self._gradients(state, update, sizes)
+        loss, grads, after = programs.gradients(self, state, update, sizes)
         return loss, self._replicated([grads, after])
 
     def _update_program(self, state: Any, grads: Any) -> Any:
         return self.model.optimizer.stateless_apply(state[2], grads, state[0])
 
     def _evaluate_program(self, state: Any, update: Any, sizes: Any) -> Any:
-        _, (loss, after) = self._loss(state[0], state, update, sizes, False)
+        _, (loss, after) = programs.loss(self, state[0], state, update, sizes, False)
         return self._replicated([*state[:3], after[3]]), loss
 
     def _predict_program(self, state: Any, update: Any, sizes: Any) -> Any:
@@ -221,7 +158,8 @@ class Adapter:
         names: list[str] = []
 
         def program(state: Any, trees: Any) -> Any:
-            pairs = [pair for group in zip(self._variables, state, strict=True) for pair in zip(*group, strict=True)]
+            groups = zip(self.state_variables, state, strict=True)
+            pairs = [pair for group in groups for pair in zip(*group, strict=True)]
             here = common.Sharding(rows=size, size=size, update=update)
             with keras.StatelessScope(state_mapping=pairs, collect_losses=True), common.use(here):
                 rows = keras.tree.map_structure(lambda a: None if a is None else a[:size], trees)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -13,55 +12,15 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from kmgpu.backends import keras_common as common
+from kmgpu.backends import common
 from kmgpu.backends.adapter import Place, State, StepResult
+from kmgpu.backends.torch_devices import AllSum, lost_peer, start
 from kmgpu.data.loader import Batch
-from kmgpu.errors import MissingEnvironment
 from kmgpu.recipe import Recipe
 
 keras = common.import_keras("torch")
 
-
-def start(place: Place) -> None:
-    """Initialise this process's device and join the group of all processes."""
-    torch.set_num_threads(place.threads)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
-    if place.device_kind == "gpu":
-        if not torch.cuda.is_available():
-            raise MissingEnvironment("torch sees no GPU; install a CUDA build of torch or use --device-kind cpu")
-        torch.cuda.set_device(0)  # the launcher shows each process its own device alone
-    if place.processes > 1:
-        dist.init_process_group(
-            "nccl" if place.device_kind == "gpu" else "gloo",
-            init_method=f"file://{place.rendezvous}",
-            rank=place.process,
-            world_size=place.processes,
-            timeout=timedelta(minutes=10),
-        )
-
-
-def lost_peer(error: BaseException) -> bool:
-    """Whether a collective failed because another process went away."""
-    return isinstance(error, RuntimeError) and "connection" in str(error).lower() and "peer" in str(error).lower()
-
-
-class _AllSum(torch.autograd.Function):
-    """Sum over the processes of a group; the gradient is summed in the same way."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        total = tensor.detach().clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        total = grads[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total, group=ctx.group)
-        return total, None
+__all__ = ["Adapter", "lost_peer", "start"]
 
 
 class _Loss(torch.nn.Module):
@@ -78,6 +37,7 @@ class _Loss(torch.nn.Module):
 class Adapter:
     """DistributedDataParallel on the first ``devices`` processes."""
 
+    tools = common
     one_process_per_device = True
 
     def __init__(self, place: Place, devices: int):
@@ -103,15 +63,6 @@ class Adapter:
         common.set_float(dtype)
         keras.utils.set_random_seed(seed)
 
-    def fixed_randomness(self, keep: bool) -> Any:
-        return contextlib.nullcontext() if keep else common.without_randomness()
-
-    def names(self) -> dict[str, list[str]]:
-        return common.names(self.model)
-
-    def dtypes(self) -> dict[str, str]:
-        return common.dtypes(self.model)
-
     def scope(self) -> Any:
         return contextlib.nullcontext()
 
@@ -124,19 +75,11 @@ class Adapter:
         if self.track == "as-shipped":
             self.plan = common.Plan((), ())
         else:
-            self._check([self.put(common.few_rows(batch, self.devices, self.process)) for batch in sample])
+            common.check(self, [self.put(common.few_rows(batch, self.devices, self.process)) for batch in sample])
         return self.plan.notes(self.devices)
 
-    def _check(self, update: Sequence[Any]) -> None:
-        """Let each process compute whole batches from now on where a step on shares is not the step on the whole."""
-        if all(sharding.count == 1 for sharding, _ in update) or self.plan.whole:
-            return
-        whole = dataclasses.replace(self.plan, whole=("to compare",))
-        with common.without_randomness(), common.perturbed(self.model):
-            results = [self._step_result(_Loss(self.model, plan), update) for plan in (self.plan, whole)]
-        apart = common.difference(self.model, *results)
-        if apart is not None:
-            self.plan = dataclasses.replace(self.plan, whole=(apart,))
+    def shares(self, update: Sequence[Any]) -> bool:
+        return any(sharding.count > 1 for sharding, _ in update)
 
     def put(self, batch: Batch) -> Any:
         def tensor(array: np.ndarray | None) -> torch.Tensor | None:
@@ -156,7 +99,7 @@ class Adapter:
         )  # fmt: skip
 
     def _all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        return _AllSum.apply(tensor, self._group)
+        return AllSum.apply(tensor, self._group)
 
     def _module(self, update: Sequence[Any]) -> Any:
         """Return the module to call; wrapped again when layers were frozen, unfrozen or added."""
@@ -216,6 +159,9 @@ class Adapter:
         with torch.no_grad():
             self.model.optimizer.apply(grads, self.model.trainable_variables)
         return loss
+
+    def fresh_result(self, update: Sequence[Any]) -> StepResult:
+        return self._step_result(_Loss(self.model, self.plan), update)
 
     def step_result(self, update: Sequence[Any]) -> StepResult:
         return self._step_result(self._module(update), update)

@@ -6,6 +6,7 @@ nor chaos look like an error. In free running it starts from the reference's ini
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
@@ -39,15 +40,17 @@ def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Source
     folder = rundir.path / "parity" if reference is None else Path(reference) / "parity"
     steps = list(itertools.islice(_stream(job, adapter, recipe, rows), job.options["steps"]))
     record("facts", **_prepare(job, rundir, adapter, recipe, steps[0]))
-    names = adapter.names()
-    with adapter.fixed_randomness(job.options["keep_random"]):
+    names = adapter.tools.names(adapter.model)
+    keep_random = contextlib.nullcontext() if job.options["keep_random"] else adapter.tools.without_randomness()
+    with keep_random:
         if reference is None:
             assert adapter.processes == 1, "the reference cell is one device"
             found = _reference(adapter, steps, folder, names, job.options["dtype"])
         else:
             found = _cell(adapter, steps, folder, names, job.options["dtype"])
     if adapter.process == 0:
-        write_json(rundir.path / "parity.json", {"names": names, "dtypes": adapter.dtypes(), **found})
+        dtypes = adapter.tools.dtypes(adapter.model)
+        write_json(rundir.path / "parity.json", {"names": names, "dtypes": dtypes, **found})
     record("end")
 
 

@@ -1,0 +1,27 @@
+"""What the adapters share about Keras, in one name space: ``common.local_loss``, ``common.Sharding`` and so on."""
+
+from kmgpu.backends.common.check import check, few_rows
+from kmgpu.backends.common.imports import import_keras, set_float
+from kmgpu.backends.common.layers import layer_outputs, watched_layers
+from kmgpu.backends.common.model import (
+    as_keras,
+    build,
+    dtypes,
+    load_state,
+    metric_results,
+    model_facts,
+    names,
+    state,
+    to_numpy,
+)
+from kmgpu.backends.common.plan import Plan, make_plan
+from kmgpu.backends.common.randomness import without_randomness
+from kmgpu.backends.common.sharding import Denominators, Sharding, as_shipped, unshared, use
+from kmgpu.backends.common.step import local_loss, predict, restored
+
+__all__ = [
+    "Denominators", "Plan", "Sharding", "as_keras", "as_shipped", "build", "check", "dtypes", "few_rows",
+    "import_keras", "layer_outputs", "load_state", "local_loss", "make_plan", "metric_results", "model_facts", "names",
+    "predict", "restored", "set_float", "state", "to_numpy", "unshared", "use", "watched_layers",
+    "without_randomness",
+]  # fmt: skip

@@ -1,0 +1,69 @@
+"""Keras imported on one backend, and set to the defaults that every run shares."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from kmgpu.backends import replacements
+from kmgpu.backends.common.reductions import install
+from kmgpu.errors import UsageError
+
+FRAMEWORKS = {"torch": ("torch",), "tensorflow": ("tensorflow",), "jax": ("jax", "jaxlib")}
+
+
+def import_keras(backend: str) -> Any:
+    """Import Keras on one backend, the other frameworks blocked meanwhile, with Keras's own defaults.
+
+    Keras on torch and on TensorFlow imports JAX by itself; a user's keras.json could change dtype or image layout.
+    """
+    os.environ["KERAS_BACKEND"] = backend
+    others = {name for key, names in FRAMEWORKS.items() if key != backend for name in names}
+    with _blocked(others):
+        import keras
+        from keras.src.utils import module_utils
+    for name in others & {"tensorflow", "jax"}:
+        # Keras imports the others to ask whether an object is of their kind: they are there once a recipe has them.
+        lazy = getattr(module_utils, name)
+        imported = property(lambda self: self.name in sys.modules)
+        lazy.__class__ = type("OnlyIfImported", (type(lazy),), {"available": imported})
+    if keras.backend.backend() != backend:
+        raise UsageError(f"Keras runs on {keras.backend.backend()!r} in this process, the run asked for {backend!r}")
+    keras.config.set_floatx("float32")
+    keras.config.set_epsilon(1e-7)
+    keras.config.set_image_data_format("channels_last")
+    install()
+    return keras
+
+
+@contextlib.contextmanager
+def _blocked(names: set[str]) -> Iterator[None]:
+    """Within this context the packages seem not to be installed, unless they are imported already."""
+
+    class Blocker(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+            return importlib.machinery.ModuleSpec(name, self) if name.partition(".")[0] in names else None
+
+        def create_module(self, spec: Any) -> Any:
+            raise ModuleNotFoundError(f"{spec.name} is blocked while Keras is imported", name=spec.name)
+
+    blocker = Blocker()
+    sys.meta_path.insert(0, blocker)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(blocker)
+
+
+def set_float(dtype: str) -> None:
+    """Set the type of weights, inputs and computations: float32, or a float64 that is float64 everywhere."""
+    import keras
+
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)
+    replacements.install(dtype == "float64")

@@ -1,0 +1,113 @@
+"""A Keras model built, described, read and set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kmgpu.backends.adapter import State
+from kmgpu.data.loader import Batch
+from kmgpu.errors import UsageError
+
+
+def build(model: Any, sample: Batch) -> None:
+    """Build the model, its loss, metrics and optimizer for batches like ``sample``."""
+    import keras
+
+    if not isinstance(model, keras.Model):
+        raise UsageError(f"the recipe's model is a {type(model).__name__}; it must be a compiled keras.Model")
+    if not model.compiled:
+        raise UsageError("the recipe's model is not compiled; call model.compile(optimizer=..., loss=...)")
+    for name in ("train_step", "test_step"):
+        if not getattr(model, name).__func__.__module__.startswith("keras.src."):
+            raise UsageError(
+                f"{type(model).__name__} overrides {name}, which is not portable between backends; "
+                "override compute_loss or compute_metrics instead"
+            )
+    trees = keras.tree.map_structure(
+        lambda array: None if array is None else as_keras(array), (sample.x, sample.y, sample.sample_weight)
+    )
+    model._symbolic_build(data_batch=trees)
+    if not model.trainable_variables:
+        raise UsageError("the recipe's model has no trainable weights")
+    model.optimizer.build(model.trainable_variables)
+
+
+def as_keras(array: np.ndarray) -> np.ndarray:
+    """Return an array as Keras's fit takes it: floats in floatx, contiguous and writable; strings are refused."""
+    import keras
+
+    if array.dtype.kind in "SUO":
+        raise UsageError(f"the data hold {array.dtype}; turn them into numbers in the data, not in the model")
+    dtype = keras.config.floatx() if array.dtype.kind == "f" else array.dtype
+    return np.require(array, dtype=dtype, requirements=["C", "W"])
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    from keras import ops
+
+    return np.array(ops.convert_to_numpy(tensor))
+
+
+def metric_results(model: Any, states: Sequence[Any]) -> dict[str, float]:
+    """Return the metrics whose variables hold ``states`` (in the order of ``model.metrics_variables``)."""
+    import keras
+    from keras import ops
+
+    mapping = [
+        (variable, ops.convert_to_tensor(state, dtype=variable.dtype))
+        for variable, state in zip(model.metrics_variables, states, strict=True)
+    ]
+    with keras.StatelessScope(state_mapping=mapping):
+        results = model.get_metrics_result()
+    flat = {}
+    for name, value in results.items():
+        array = np.asarray(ops.convert_to_numpy(value), dtype=np.float64)
+        if name != "loss":
+            flat[name] = float(array) if array.ndim == 0 else array.tolist()
+    return flat
+
+
+def state(model: Any) -> State:
+    """Return the values of all variables that a step starts from, as they are on the first device."""
+    groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables)
+    return State(*([to_numpy(variable.value) for variable in group] for group in groups))
+
+
+def load_state(model: Any, values: State) -> None:
+    groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables)
+    for group, arrays in zip(groups, (values.trainable, values.other, values.slots), strict=True):
+        for variable, array in zip(group, arrays, strict=True):
+            variable.assign(array)
+
+
+def names(model: Any) -> dict[str, list[str]]:
+    """Return unique names of the variables of each list of a State; Keras's paths repeat."""
+    groups = {
+        "trainable": model.trainable_variables,
+        "other": model.non_trainable_variables,
+        "slots": model.optimizer.variables,
+    }
+    found = {}
+    for kind, variables in groups.items():
+        paths = [variable.path for variable in variables]
+        found[kind] = [path if paths.count(path) == 1 else f"{path} ({n})" for n, path in enumerate(paths)]
+    return found
+
+
+def dtypes(model: Any) -> dict[str, str]:
+    """Return the dtype of each variable, and of each layer's computations, by path."""
+    variables = {variable.path: str(variable.dtype) for variable in model.variables}
+    return variables | {layer.path: str(layer.compute_dtype) for layer in model._flatten_layers(include_self=False)}
+
+
+def model_facts(model: Any) -> dict[str, Any]:
+    """Return the number of parameters, the learning rate or its schedule, and Keras's version."""
+    import keras
+
+    rate = model.optimizer._learning_rate
+    value = float(to_numpy(model.optimizer.learning_rate))
+    named = value if hasattr(rate, "path") else f"{type(rate).__name__}, from {value:g}"
+    return {"parameters": model.count_params(), "learning_rate": named, "keras": keras.__version__}

@@ -1,0 +1,123 @@
+"""TensorFlow: the graphs that MirroredStrategy runs, as functions of the adapter.
+
+``values`` are the batches of an update, each a tuple of values per replica; ``specs`` say of each batch its rows, the
+rows of the update, and whether its rows are shared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from kmgpu.backends import common
+from kmgpu.backends.tf_devices import keras, tf
+from kmgpu.data.loader import split
+
+
+def trees(adapter: Any, leaves: Any) -> Any:
+    remaining = iter(leaves)
+    return keras.tree.map_structure(lambda present: next(remaining) if present else None, adapter.layout)
+
+
+def sharding(adapter: Any, spec: tuple[int, int, bool]) -> common.Sharding:
+    """How the rows lie on the replica that calls; its index is known when its function is traced."""
+    size, update, shared = spec
+    replica = tf.distribute.get_replica_context()
+    index = int(tf.get_static_value(replica.replica_id_in_sync_group))
+    if not shared:
+        return common.unshared(size, update, adapter.devices, index)
+    part = split(size, adapter.devices)[index]  # type: ignore[index]
+
+    if adapter.track == "as-shipped":
+        return common.as_shipped(part.stop - part.start, adapter.devices)
+
+    def all_sum(tensor: Any) -> Any:
+        return replica.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
+
+    return common.Sharding(
+        adapter.devices, index, part.start, part.stop - part.start, size, update,
+        all_sum=all_sum, batch_norm=adapter.batch_norm,
+    )  # fmt: skip
+
+
+def gradients(adapter: Any, values: Any, specs: Any) -> tuple[Any, list[Any]]:
+    """The loss and the gradient of an update, on every device; replicas meet once for it."""
+    variables = [variable.value for variable in adapter.model.trainable_variables]
+
+    def replica(*batches: Any) -> Any:
+        totals = denominators(adapter, batches, specs) if adapter.plan.counts and len(specs) > 1 else None
+        losses: list[Any] = []
+        sums: list[Any] = []
+        for leaves, spec in zip(batches, specs, strict=True):
+            known = None if totals is None else common.Denominators(totals)
+            with common.use(dataclasses.replace(sharding(adapter, spec), denominators=known)):
+                with tf.GradientTape() as tape:
+                    loss = common.local_loss(adapter.model, adapter.plan, trees(adapter, leaves), training=True)
+                    scaled = adapter.model.optimizer.scale_loss(loss)
+                grads = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            # Keras's optimizers do not add up repeated rows of an embedding's sparse gradient.
+            dense = [tf.convert_to_tensor(grad) for grad in grads]
+            sums = [total + grad for total, grad in zip(sums, dense, strict=True)] if sums else dense
+            losses.append(loss)
+        return tf.add_n(losses), sums
+
+    loss, grads = adapter.strategy.run(replica, args=values)
+    if adapter.devices > 1:
+        pairs = list(zip(grads, variables, strict=True))
+        grads = adapter.strategy.extended.batch_reduce_to("SUM", pairs)
+    return adapter.strategy.reduce("SUM", loss, axis=None), grads
+
+
+def denominators(adapter: Any, batches: Any, specs: Any) -> list[Any]:
+    """Count what the losses of all batches of an update divide by, in a forward pass over each."""
+    recorded = []
+    with common.restored([*adapter.model.non_trainable_variables, *adapter.model.metrics_variables]):
+        for leaves, spec in zip(batches, specs, strict=True):
+            counts = common.Denominators()
+            with common.use(dataclasses.replace(sharding(adapter, spec), denominators=counts)):
+                common.local_loss(adapter.model, adapter.plan, trees(adapter, leaves), training=True)
+            recorded.append(counts.recorded)
+    return [tf.add_n(counts) for counts in zip(*recorded, strict=True)]
+
+
+def train_as_shipped(adapter: Any, values: Any, specs: Any) -> Any:
+    """As Keras's fit: the optimizer runs on each replica, clips there, and adds up what is left."""
+
+    def replica(leaves: Any) -> Any:
+        with common.use(sharding(adapter, specs[0])):
+            with tf.GradientTape() as tape:
+                loss = common.local_loss(adapter.model, adapter.plan, trees(adapter, leaves), training=True)
+            grads = tape.gradient(loss, [variable.value for variable in adapter.model.trainable_variables])
+        adapter.model.optimizer.apply(grads, adapter.model.trainable_variables)
+        return loss
+
+    return adapter.strategy.reduce("SUM", adapter.strategy.run(replica, args=values), axis=None)
+
+
+def train(adapter: Any, values: Any, specs: Any) -> Any:
+    loss, grads = gradients(adapter, values, specs)
+    apply(adapter, grads)
+    return loss
+
+
+def apply(adapter: Any, grads: Any) -> None:
+    optimizer = adapter.model.optimizer
+    # In cross-replica context; LossScaleOptimizer.apply refuses that, what it does then does not.
+    update = getattr(optimizer, "_common_apply", optimizer.apply) if adapter.devices > 1 else optimizer.apply
+    update(grads, adapter.model.trainable_variables)
+
+
+def evaluate(adapter: Any, values: Any, specs: Any) -> Any:
+    def replica(leaves: Any) -> Any:
+        with common.use(sharding(adapter, specs[0])):
+            return common.local_loss(adapter.model, adapter.plan, trees(adapter, leaves), training=False)
+
+    return adapter.strategy.reduce("SUM", adapter.strategy.run(replica, args=values), axis=None)
+
+
+def predict(adapter: Any, values: Any, specs: Any) -> Any:
+    def replica(leaves: Any) -> Any:
+        with common.use(sharding(adapter, specs[0])):
+            return common.predict(adapter.model, adapter.plan, trees(adapter, leaves)[0])
+
+    return adapter.strategy.run(replica, args=values)
