@@ -103,6 +103,8 @@ def make_recipe(job: Job, adapter: Adapter) -> Recipe:
             raise UsageError(f"{path.name}{line} raised {type(error).__name__}: {error}") from error
     if not isinstance(recipe, Recipe):
         raise UsageError(f"recipe() of {path.name} returned a {type(recipe).__name__}; it must return a kmgpu.Recipe")
+    if recipe.callbacks:
+        raise UsageError(f"{path.name} gives callbacks, which this version does not run; leave callbacks=() for now")
     return recipe
 
 
