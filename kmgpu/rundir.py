@@ -59,9 +59,11 @@ class RunDir:
         """Make the directory with its job.json; refuses one that already holds a run."""
         rundir = cls(Path(path))
         if rundir.job_file.exists():
-            raise UsageError(f"{path} already holds a run; choose another --out, or `kmgpu runs --clean {path}`")
+            raise UsageError(f"{path} already holds a run; choose another --out")
         if rundir.path.exists() and not rundir.path.is_dir():
             raise UsageError(f"{path} is a file; --out names a directory")
+        if rundir.path.exists() and any(rundir.path.iterdir()):
+            raise UsageError(f"{path} is a directory with other files in it; choose an empty or a new one as --out")
         try:
             rundir.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -94,6 +94,7 @@ def train(
         return None
     rundir = RunDir.create(path, job)
     run([rundir], show=show)
+    show(f"the run is in {rundir.path}")
     outcome = rundir.outcome()
     assert outcome is not None
     return TrainResult(rundir.path, outcome)

@@ -67,7 +67,8 @@ class Adapter(Protocol):
     def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         """Build model, optimizer, loss and metrics for updates like ``sample``; weights hold their initial values.
 
-        Options: "track" (same-math or as-shipped), "loss_gather". Returns notes for the user, one line each.
+        Options: "sizes" (rows of the updates to come), "evaluated" (rows of the batches to evaluate), "track"
+        (same-math or as-shipped), "loss_gather". Returns notes for the user, one line each.
         """
 
     def put(self, batch: Batch) -> Any:

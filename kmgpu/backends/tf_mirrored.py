@@ -68,7 +68,7 @@ class Adapter:
         if self.track == "as-shipped":
             self.plan = common.Plan((), ())
         else:
-            common.check(self, [self.put(common.few_rows(batch, self.devices)) for batch in sample])
+            common.check(self, sample, options["sizes"], options["evaluated"])
         return self.plan.notes(self.devices)
 
     def shares(self, update: Sequence[Any]) -> bool:
@@ -102,7 +102,10 @@ class Adapter:
     def train_step(self, update: Sequence[Any]) -> Any:
         return self._run(programs.train_as_shipped if self.track == "as-shipped" else programs.train, update)
 
-    def fresh_result(self, update: Sequence[Any]) -> StepResult:
+    def fresh_result(self, update: Sequence[Any], training: bool) -> StepResult:
+        if not training:
+            loss = float(self._function(programs.evaluate)(*_split(update)))
+            return StepResult(loss, [], [], self.metrics())
         return self._step_result(self._function(programs.gradients), update)
 
     def step_result(self, update: Sequence[Any]) -> StepResult:

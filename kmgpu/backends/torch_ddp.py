@@ -75,7 +75,7 @@ class Adapter:
         if self.track == "as-shipped":
             self.plan = common.Plan((), ())
         else:
-            common.check(self, [self.put(common.few_rows(batch, self.devices, self.process)) for batch in sample])
+            common.check(self, sample, options["sizes"], options["evaluated"])
         return self.plan.notes(self.devices)
 
     def shares(self, update: Sequence[Any]) -> bool:
@@ -160,7 +160,10 @@ class Adapter:
             self.model.optimizer.apply(grads, self.model.trainable_variables)
         return loss
 
-    def fresh_result(self, update: Sequence[Any]) -> StepResult:
+    def fresh_result(self, update: Sequence[Any], training: bool) -> StepResult:
+        if not training:
+            loss = self.losses([self.evaluate_step(update[0])])[0]
+            return StepResult(loss, [], [], self.metrics())
         return self._step_result(_Loss(self.model, self.plan), update)
 
     def step_result(self, update: Sequence[Any]) -> StepResult:

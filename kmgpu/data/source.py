@@ -138,8 +138,8 @@ def _check(fields: tuple[Any, ...], what: str) -> None:
     named = [pair for name, field in zip(_FIELDS, fields, strict=True) for pair in trees.leaves(field, name)]
     first_name, first = named[0]
     for name, array in named:
-        if array.dtype.kind in "OSUMm":
-            raise UsageError(f"{what}: {name} has dtype {array.dtype}; it must hold numbers, all rows of one shape")
+        if array.dtype.kind in "OSUMmc":
+            raise UsageError(f"{what}: {name} has dtype {array.dtype}; it must hold real numbers, rows of one shape")
         if array.ndim == 0:
             raise UsageError(f"{what}: {name} is the single number {array}; it must be an array with a row per sample")
         if len(array) != len(first):

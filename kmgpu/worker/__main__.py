@@ -62,6 +62,7 @@ def report(rundir: Any, process: int, error: BaseException) -> None:
         kind = "OutOfMemory"
     lost_peer = session.lost_peer(error)
     record = {"time": time.time(), "kind": kind, "message": str(error), "traceback": traceback.format_exc()}
+    rundir.path.mkdir(parents=True, exist_ok=True)  # a command line run by hand may name a new one
     write_json(rundir.error_file(process), record | {"secondary": lost_peer})
     traceback.print_exception(error)
 

@@ -42,7 +42,12 @@ def train(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, sources: S
 
     first_epoch = epoch_updates(0)
     first = next(first_epoch)  # the model is built for it, and it is read only once
-    notes = adapter.prepare(recipe, first, {"loss_gather": job.loss_gather, "track": job.track})
+    options = {
+        "loss_gather": job.loss_gather, "track": job.track,
+        "sizes": batch_sizes(len(sources.train), batch_size, recipe.steps_per_epoch),
+        "evaluated": batch_sizes(len(sources.validation), batch_size) if sources.validation is not None else (),
+    }  # fmt: skip
+    notes = adapter.prepare(recipe, first, options)
     initial = weights.initialise(adapter, job, rundir)
     record(
         "start", **adapter.facts(), backend=job.backend, strategy=job.strategy, track=job.track, seed=job.seed,
@@ -152,6 +157,12 @@ def windows(source: Iterator[Update], seen: set[int]) -> Iterator[Window]:
         clock = time.perf_counter()
     if window.updates:
         yield window
+
+
+def batch_sizes(rows: int, batch_size: int, steps: int | None = None) -> tuple[int, ...]:
+    """Return the sizes of the batches of an epoch, each once, in the order in which they come."""
+    starts = range(0, rows, batch_size)[:steps]
+    return tuple(dict.fromkeys(min(batch_size, rows - start) for start in starts))
 
 
 def shares(batch_size: int, devices: int) -> list[int]:

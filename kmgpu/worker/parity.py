@@ -39,7 +39,8 @@ def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Source
     reference = job.options["reference"]
     folder = rundir.path / "parity" if reference is None else Path(reference) / "parity"
     steps = list(itertools.islice(_stream(job, adapter, recipe, rows), job.options["steps"]))
-    record("facts", **_prepare(job, rundir, adapter, recipe, steps[0]))
+    sizes = tuple(dict.fromkeys(_update_size(update) for update in steps))
+    record("facts", **_prepare(job, rundir, adapter, recipe, steps[0], sizes))
     names = adapter.tools.names(adapter.model)
     keep_random = contextlib.nullcontext() if job.options["keep_random"] else adapter.tools.without_randomness()
     with keep_random:
@@ -69,8 +70,11 @@ def _stream(job: Job, adapter: Adapter, recipe: Recipe, rows: Source) -> Iterato
         )  # fmt: skip
 
 
-def _prepare(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, first: Update) -> dict[str, Any]:
-    notes = adapter.prepare(recipe, first, {"loss_gather": job.loss_gather, "track": job.track})
+def _prepare(
+    job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, first: Update, sizes: tuple[int, ...]
+) -> dict[str, Any]:
+    options = {"loss_gather": job.loss_gather, "track": job.track, "sizes": sizes, "evaluated": ()}
+    notes = adapter.prepare(recipe, first, options)
     initial = weights.initialise(adapter, job, rundir)
     return {**adapter.facts(), "notes": notes, "initial_weights": initial, "batch_size": first[0].update_size}
 

@@ -15,6 +15,7 @@ from kmgpu.job import Job
 from kmgpu.recipe import Recipe
 from kmgpu.rundir import RunDir
 from kmgpu.worker import weights
+from kmgpu.worker.loop import batch_sizes
 
 
 def predict(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Source, record: Callable) -> None:
@@ -24,7 +25,11 @@ def predict(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: So
     parts: dict[str, list[np.ndarray]] = {}
     for batch in batches(rows, batch_size=size, seed=0, epoch=0, shuffle=False, part=part):
         if not parts:
-            for note in adapter.prepare(recipe, [batch], {"loss_gather": job.loss_gather, "track": job.track}):
+            options = {
+                "loss_gather": job.loss_gather, "track": job.track, "sizes": (),
+                "evaluated": batch_sizes(len(rows), size),
+            }  # fmt: skip
+            for note in adapter.prepare(recipe, [batch], options):
                 record("note", text=note)
             initial = weights.initialise(adapter, job, rundir)
         for name, values in leaves(adapter.predict(adapter.put(batch)), "output"):

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from kmgpu.backends.adapter import Adapter
 from kmgpu.errors import RunFailed, UsageError
@@ -48,10 +49,15 @@ def write(path: Path, named: Sequence[tuple[str, list[np.ndarray]]], numbered: b
 def read(path: Path, named: Sequence[tuple[str, list[np.ndarray]]]) -> list[np.ndarray]:
     """Read what ``write`` wrote, in model order; refuses weights of another model in one sentence."""
     try:
-        tensors = load_file(path)
+        with safe_open(path, framework="numpy") as file:
+            order = (file.metadata() or {}).get("order")
+            keys = json.loads(order) if order else sorted(file.keys())
+            tensors = {key: file.get_tensor(key) for key in keys}
     except Exception as error:  # safetensors raises classes of its own
-        raise UsageError(f"cannot read the initial weights {path}: {error}") from error
-    keys = sorted(tensors)
+        raise UsageError(
+            f"cannot read the initial weights {path} ({error}); give initial_weights.safetensors or "
+            "weights.safetensors of a run"
+        ) from error
     if len(keys) != len(named):
         raise UsageError(
             f"{path} holds {len(keys)} tensors, the model has {len(named)} weights; use weights of this model"

@@ -1,6 +1,6 @@
 """What the adapters share about Keras, in one name space: ``common.local_loss``, ``common.Sharding`` and so on."""
 
-from kmgpu.backends.common.check import check, few_rows
+from kmgpu.backends.common.check import check
 from kmgpu.backends.common.imports import import_keras, set_float
 from kmgpu.backends.common.layers import layer_outputs, watched_layers
 from kmgpu.backends.common.model import (
@@ -20,7 +20,7 @@ from kmgpu.backends.common.sharding import Denominators, Sharding, as_shipped, u
 from kmgpu.backends.common.step import local_loss, predict, restored
 
 __all__ = [
-    "Denominators", "Plan", "Sharding", "as_keras", "as_shipped", "build", "check", "dtypes", "few_rows",
+    "Denominators", "Plan", "Sharding", "as_keras", "as_shipped", "build", "check", "dtypes",
     "import_keras", "layer_outputs", "load_state", "local_loss", "make_plan", "metric_results", "model_facts", "names",
     "predict", "restored", "set_float", "state", "to_numpy", "unshared", "use", "watched_layers",
     "without_randomness",

@@ -15,23 +15,56 @@ from kmgpu.backends.common.randomness import without_randomness
 from kmgpu.data.loader import Batch, split
 
 LOSS_TOLERANCE = 1e-5  # relative; float32 rounding gives 1e-7
-
-
 GRADIENT_TOLERANCE = 1e-2  # of a variable's norm; ReLU and max-pool kinks that rounding flips give up to 1e-3
 
 
-def check(adapter: Any, update: Sequence[Any]) -> None:
-    """Let each replica compute whole batches from now on where a step on shares is not the step on the whole."""
-    if adapter.devices == 1 or adapter.plan.whole or not adapter.shares(update):
-        return
-    plan = adapter.plan
-    results = []
-    with without_randomness(), perturbed(adapter.model):
-        for whole in ((), ("to compare",)):
-            adapter.plan = dataclasses.replace(plan, whole=whole)
-            results.append(adapter.fresh_result(update))
-    apart = difference(adapter.model, *results)
+def check(adapter: Any, sample: Sequence[Batch], sizes: Sequence[int], evaluated: Sequence[int]) -> None:
+    """Let each replica compute whole batches from now on where a step on shares is not the step on the whole.
+
+    Asked for every size of an update (``sizes``) and of a batch that is evaluated, with rows of ``sample``: a layer may
+    do something else when it does not train, or with an odd number of rows.
+    """
+    for training, wanted in ((True, sizes), (False, evaluated)):
+        for size in dict.fromkeys(wanted):
+            parts = _rows_of(sample if training else sample[:1], size, adapter)
+            update = [adapter.put(batch) for batch in parts]
+            if update and adapter.shares(update) and not adapter.plan.whole:
+                _check(adapter, update, training)
+
+
+def _check(adapter: Any, update: Sequence[Any], training: bool) -> None:
+    plan, apart = adapter.plan, None
+    with without_randomness():
+        for weights in (perturbed(adapter.model), contextlib.nullcontext()):  # as they are if perturbed ones give NaN
+            results = []
+            with weights:
+                for whole in ((), ("to compare",)):
+                    adapter.plan = dataclasses.replace(plan, whole=whole)
+                    results.append(adapter.fresh_result(update, training))
+            if np.isfinite(results[1].loss):
+                apart = difference(adapter.model, *results)
+                break
     adapter.plan = plan if apart is None else dataclasses.replace(plan, whole=(apart,))
+
+
+def _rows_of(sample: Sequence[Batch], size: int, adapter: Any) -> list[Batch]:
+    """Return an update of ``size`` rows out of the first rows of the sample's batches; empty if these have too few."""
+    import keras
+
+    shares = split(size, min(len(sample), size)) or []
+    found = []
+    for batch, share in zip(sample, shares, strict=False):
+        rows = share.stop - share.start
+        parts = split(rows, adapter.devices)
+        if rows > batch.size or parts is None:
+            return []
+        own = parts[adapter.process] if adapter.one_process_per_device else slice(0, rows)
+        trees = (batch.x, batch.y, batch.sample_weight)
+        x, y, sample_weight = keras.tree.map_structure(
+            lambda array, count=own.stop - own.start: None if array is None else array[:count], trees
+        )
+        found.append(Batch(batch.step, batch.indices[:rows], own.start, x, y, sample_weight, share.start, size))
+    return found
 
 
 @contextlib.contextmanager
@@ -48,36 +81,15 @@ def perturbed(model: Any) -> Iterator[None]:
             variable.assign(value)
 
 
-def few_rows(batch: Batch, devices: int, process: int | None = None) -> Batch:
-    """Return a batch of two rows for each device and one more, so that shares are uneven; no more than there are.
-
-    A step on the whole of it then fits where a step on a share of the real batch does. ``process`` is that whose rows
-    the batch holds, or None where it holds all.
-    """
-    import keras
-
-    size = 2 * devices + 1
-    if batch.size <= size:
-        return batch
-    parts = split(size, devices)
-    assert parts is not None
-    own = slice(0, size) if process is None else parts[process]
-    trees = (batch.x, batch.y, batch.sample_weight)
-    x, y, sample_weight = keras.tree.map_structure(
-        lambda array: None if array is None else array[: own.stop - own.start], trees
-    )
-    return Batch(batch.step, batch.indices[:size], own.start, x, y, sample_weight)
-
-
 def difference(model: Any, shares: StepResult, whole: StepResult) -> str | None:
     """Return where a step on shares departs from the step on the whole batch, or None."""
-    if not np.isfinite(whole.loss):
-        return None
     if not abs(shares.loss - whole.loss) <= LOSS_TOLERANCE * max(abs(whole.loss), 1e-3):  # NaN is no agreement
         blame = [layer.name for layer in model._flatten_layers() if layer is not model and layer._losses]
         adding = f" (layers that add losses: {', '.join(blame)})" if blame else ""
         return f"the loss is {shares.loss:.6g} on shares of it and {whole.loss:.6g} on the whole{adding}"
     scale = np.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in whole.gradients))
+    if not whole.gradients:
+        return None
     pairs = [
         *zip(model.trainable_variables, shares.gradients, whole.gradients, strict=True),
         *zip(model.non_trainable_variables, shares.states, whole.states, strict=True),
@@ -85,7 +97,7 @@ def difference(model: Any, shares: StepResult, whole: StepResult) -> str | None:
     for position, (variable, mine, truth) in enumerate(pairs):
         gradient = position < len(shares.gradients)
         mine, truth = mine.astype(np.float64), truth.astype(np.float64)
-        floor = 1e-3 * scale if gradient else 1e-6
+        floor = 5e-5 * scale if gradient else 1e-6
         apart = np.linalg.norm(mine - truth) / (np.linalg.norm(truth) + floor)
         if not apart <= GRADIENT_TOLERANCE:
             what = "the gradient of " if gradient else "what the forward pass makes of "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,10 +31,23 @@ def build(model: Any, sample: Batch) -> None:
     trees = keras.tree.map_structure(
         lambda array: None if array is None else as_keras(array), (sample.x, sample.y, sample.sample_weight)
     )
-    model._symbolic_build(data_batch=trees)
+    try:
+        model._symbolic_build(data_batch=trees)
+    except (MemoryError, UsageError):
+        raise
+    except Exception as error:  # whatever Keras or a layer of the user's raises for data of another shape
+        traceback.print_exception(error)
+        raise UsageError(f"the model cannot be built for the recipe's data: {_core(str(error))}") from error
     if not model.trainable_variables:
         raise UsageError("the recipe's model has no trainable weights")
     model.optimizer.build(model.trainable_variables)
+
+
+def _core(message: str) -> str:
+    """Return one line of an error of Keras, which puts what matters in bold, into several lines."""
+    bold = re.search(r"\x1b\[1m(.*?)\x1b\[0m", message, re.DOTALL)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", bold.group(1) if bold else message)
+    return " ".join(plain.split())[:400]
 
 
 def as_keras(array: np.ndarray) -> np.ndarray:
