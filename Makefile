@@ -25,17 +25,22 @@ setup: $(SETUP)
 
 $(SETUP): requirements.lock pyproject.toml
 	if ! command -v $(PYTHON) >/dev/null; then
-	  echo "There is no $(PYTHON); install Python 3.11, 3.12 or 3.13, or name one: make PYTHON=/path/to/python" >&2; exit 1
+	  echo "There is no $(PYTHON); install Python 3.11, 3.12 or 3.13, or name one: make PYTHON=/path/to/python" >&2
+	  exit 1
 	fi
 	if ! $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'; then
-	  echo "$$($(PYTHON) --version) does not fit, kmgpu needs 3.11, 3.12 or 3.13; name one: make PYTHON=python3.12" >&2; exit 1
+	  echo "$$($(PYTHON) --version) does not fit, kmgpu needs 3.11, 3.12 or 3.13; name one: make PYTHON=python3.12" >&2
+	  exit 1
 	fi
 	if ! $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null; then
-	  echo "$(PYTHON) cannot make virtual environments; install its venv module (Debian: apt install python3-venv)" >&2; exit 1
+	  echo "$(PYTHON) cannot make virtual environments; install its venv module (Debian: apt install python3-venv)" >&2
+	  exit 1
 	fi
 	echo "Setting up .venv with the packages of requirements.lock (once; some minutes)"
 	$(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -r requirements.lock
+	echo "Compiling them"  # with all cores; pip uses one, and without bytecode each start takes seconds longer
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # some packages carry files of other Pythons
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	touch $(SETUP)
 
