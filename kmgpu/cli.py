@@ -302,8 +302,9 @@ def runs(
         return
     for run in chosen:
         shutil.rmtree(run.path)
-        if (run.path.parent / "study.json").exists() and not find([run.path.parent]):
-            shutil.rmtree(run.path.parent)  # a study without runs
+        study = run.path.parent
+        if (study / "study.json").exists() and not list(study.glob("*/job.json")):
+            shutil.rmtree(study)  # without runs; its parity check goes with it
     print(f"Removed {len(chosen)}.")
 
 

@@ -91,8 +91,10 @@ def named(known: Sequence[Run], names: Iterable[str]) -> list[Run]:
     """Return the runs with these paths or names; a study's path stands for all its runs. Raises UsageError."""
     chosen: list[Run] = []
     for name in names:
-        word = name.rstrip("/").removeprefix("./")
-        found = [run for run in known if word in (str(run.path), str(run.path.parent))]
+        word, path = name.rstrip("/").removeprefix("./"), Path(name).resolve()
+        found = [run for run in known if path in (run.path.resolve(), run.path.resolve().parent)]
+        if not found and (path / "job.json").exists():  # made with --out, elsewhere
+            found = [load(Path(name))]
         found = found or [run for run in known if run.name == word]
         if not found:
             raise UsageError(f"no run {name!r} in ./runs, ./studies and ./parity; `kmgpu runs` lists them")

@@ -59,7 +59,7 @@ def train(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, sources: S
     for note in [*notes, *idle_notes(len(sources.train), batch_size, steps_per_epoch, adapter)]:
         record("note", text=note)
 
-    step = 0
+    step, told = 0, False
     for epoch in range(epochs):
         began = time.perf_counter()
         epoch_loss = Mean()
@@ -74,6 +74,10 @@ def train(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, sources: S
             for batch in itertools.chain(*window.updates):
                 if batch.counted(adapter.process):
                     order.add(step + batch.step, batch.offset + batch.positions, batch.indices[batch.positions])
+            bad = next((number for number, loss in enumerate(losses) if not np.isfinite(loss)), None)
+            if bad is not None and not told:
+                told = True
+                record("note", text=f"the loss is {losses[bad]} in step {step + window.updates[bad][0].step}")
             record(
                 "window", epoch=epoch, step=step + window.updates[0][0].step, steps=len(handles), samples=sum(sizes),
                 seconds=seconds, losses=losses, compiling=window.compiling,

@@ -22,6 +22,9 @@ def build(model: Any, sample: Batch) -> None:
         raise UsageError(f"the recipe's model is a {type(model).__name__}; it must be a compiled keras.Model")
     if not model.compiled:
         raise UsageError("the recipe's model is not compiled; call model.compile(optimizer=..., loss=...)")
+    own = any(not type(layer).__module__.startswith("keras.src.") for layer in model._flatten_layers())
+    if model._compile_loss is None and not own:  # a layer or model of the user's own may add losses
+        raise UsageError("the recipe's model has no loss; give model.compile one, such as loss='mse'")
     for name in ("train_step", "test_step"):
         if not getattr(model, name).__func__.__module__.startswith("keras.src."):
             raise UsageError(
