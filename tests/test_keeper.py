@@ -250,6 +250,7 @@ def test_workers_have_default_signals_and_no_descriptors_of_the_keeper(keep):
     kept.events()
     log = (kept.folder / "process-0.log").read_text()
     masks = {line.split()[0]: int(line.split()[1], 16) for line in log.splitlines() if line[:6] in ("SigIgn", "SigBlk")}
-    assert masks["SigIgn:"] == masks["SigBlk:"] == 0, log
+    standard = (1 << 31) - 1  # signals 1 to 31; 32 and 33 are the C library's own, and nobody can set them
+    assert masks["SigIgn:"] & standard == masks["SigBlk:"] & standard == 0, log
     assert "0 -> /dev/null" in log
     assert "pipe:" not in log and "socket:" not in log, log
