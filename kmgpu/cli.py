@@ -5,8 +5,10 @@ Nothing heavy is imported before a command needs it, so that ``kmgpu --help`` an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -161,24 +163,26 @@ def compare(
     from kmgpu import comparison, recipe_card
     from kmgpu.report import tables
 
-    result = comparison.compare(
-        recipe,
-        backends=[name.strip() for name in backends.split(",")],
-        devices=_numbers("--devices", devices),
-        scaling=scaling,
-        repeats=repeats,
-        settings=recipe_card.parse_settings(recipe_card.card(recipe_card.find_recipe(recipe)), settings or []),
-        batch_size=batch_size,
-        epochs=epochs,
-        seed=seed,
-        python=_pythons(python),
-        device_kind=device_kind,
-        track=track,
-        parity=not no_parity,
-        out=out,
-        show=_print_now,
-    )
     console = Console(highlight=False)
+    with _one_line(console) as progress:
+        result = comparison.compare(
+            recipe,
+            backends=[name.strip() for name in backends.split(",")],
+            devices=_numbers("--devices", devices),
+            scaling=scaling,
+            repeats=repeats,
+            settings=recipe_card.parse_settings(recipe_card.card(recipe_card.find_recipe(recipe)), settings or []),
+            batch_size=batch_size,
+            epochs=epochs,
+            seed=seed,
+            python=_pythons(python),
+            device_kind=device_kind,
+            track=track,
+            parity=not no_parity,
+            out=out,
+            show=_print_now,
+            progress=progress,
+        )
     console.print()
     console.print(tables.terminal(result.heading, result.rows, result.remarks, console.width))
     console.print(f"\nAlso in {result.path}/comparison.md and comparison.json", soft_wrap=True)
@@ -363,3 +367,13 @@ def _settings(settings: dict[str, Any]) -> str:
 
 def _print_now(line: str) -> None:
     print(line, flush=True)
+
+
+@contextlib.contextmanager
+def _one_line(console: Any) -> Iterator[Callable[[str], None]]:
+    """Give a function that shows a text below all others, in place of the text before; in a terminal alone."""
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=console, auto_refresh=False, transient=True) as live:  # its thread would cost what is measured
+        yield lambda line: live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)

@@ -102,13 +102,15 @@ def compare(
     parity: bool = True,
     out: str | os.PathLike[str] | None = None,
     show: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> CompareResult:
     """Train every cell of the grid, one run at a time, and return one row for each backend and number of devices.
 
     ``batch_size`` is global under strong scaling, and for each device under weak scaling. With ``parity`` a short
     check comes first whether all cells do the same mathematics (under weak scaling at the smallest batch). The first
     run draws the initial weights, and all others get them. A run that fails is kept and shown, and the others are still
-    made. Raises UsageError or MissingEnvironment before anything starts, NotComparable when runs turn out to differ.
+    made. ``progress`` gets what each run says while it goes on. Raises UsageError or MissingEnvironment before anything
+    starts, NotComparable when runs turn out to differ.
     """
     path = recipe_card.find_recipe(os.fspath(recipe))
     card = recipe_card.card(path)
@@ -151,7 +153,10 @@ def compare(
         kind = "virtual CPU device" if kinds[0] == "cpu" else "GPU"
         where = f"{cell.devices} {kind}{'s' if cell.devices > 1 else ''}"
         show(f"[{number}/{len(cells)}] {cell.backend} {cell.strategy} on {where}")
-        run = _train(path, cell, study / cell.name, first=number == 1, initial_weights=weights, **common)
+        run = _train(
+            path, cell, study / cell.name, first=number == 1, initial_weights=weights, show=progress, **common
+        )
+        progress("")
         show(f"    {_in_short(run)}")
         done.append(run)
         drawn = RunDir(run.path).initial_weights_file

@@ -118,6 +118,18 @@ def test_a_study_leaves_its_runs_and_its_tables(train, recipe):
     assert "[4/4] jax data_parallel on 2 virtual CPU devices" in lines
 
 
+def test_what_a_run_says_while_it_goes_on_is_progress_and_no_line_of_the_study(train, recipe, monkeypatch):
+    lines, progress = [], []
+
+    def talkative(*arguments, show, **fields):
+        show("epoch 1/3")
+        train(*arguments, **fields)
+
+    monkeypatch.setattr(training, "train", talkative)
+    comparison.compare(recipe, backends=["torch"], devices=[1, 2], show=lines.append, progress=progress.append)
+    assert progress == ["epoch 1/3", "", "epoch 1/3", ""] and "epoch 1/3" not in lines
+
+
 def test_the_first_run_draws_the_weights_and_all_others_get_them(train, recipe):
     result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1, 2], repeats=2)
     given = [call["initial_weights"] for call in train.calls]

@@ -264,7 +264,28 @@ def test_json_keeps_full_numbers_and_numbers_that_are_none(study):
     json.loads(text, parse_constant=pytest.fail)  # strict JSON
     again = records.loads(text)
     assert math.isnan(again["rows"][0]["final_loss"]) and again["rows"][1]["final_loss"] == 1 / 3
-    assert again["runs"][0] == {"name": "torch-1-r0", "status": "ok", "reason": None}
+    assert {key: again["runs"][0][key] for key in ("name", "status", "reason")} == {
+        "name": "torch-1-r0", "status": "ok", "reason": None,
+    }  # fmt: skip
+
+
+def test_json_keeps_whole_hashes_of_every_run(study):
+    written = tables.to_json(study, "strong", [], statistics.rows(study), [])
+    assert [run["hashes"] for run in written["runs"]] == [run.hashes for run in study]
+    assert all(len(run["hashes"]["initial_weights"]) == 64 for run in written["runs"])
+
+
+def test_at_80_columns_a_row_is_one_line(study):
+    lines = rendered(80, [], statistics.rows(study), []).splitlines()
+    assert sum("mirrored" in line for line in lines) == sum("tensorflow mirrored" in line for line in lines) == 2
+    assert len(lines) == 1 + 3 + 6 + 2  # an empty one, the header and its rule, the rows, two gaps
+
+
+def test_a_long_name_of_a_metric_fits_too(make):
+    run = make("jax", 2)
+    run.outcome["history"][-1] = {"loss": 1.0, "val_sparse_top_k_categorical_accuracy": 0.25}
+    text = rendered(80, [], statistics.rows([run]), [])
+    assert max(map(len, text.splitlines())) <= 80 and "…" not in text and "0.2500" in text
 
 
 # --- listing.py

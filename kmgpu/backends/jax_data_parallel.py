@@ -51,7 +51,7 @@ class Adapter:
                 "dtype": keras.config.floatx(),
                 "tf32": jax.config.values["jax_default_matmul_precision"] != "highest",
             },
-            "compiled": "jit",
+            "compiled": "jit" if not jax.config.jax_disable_jit else False,
             "threads": self._place.threads,
         }
 

@@ -45,7 +45,7 @@ class Adapter:
                 "dtype": keras.config.floatx(),
                 "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
             },
-            "compiled": "tf.function",
+            "compiled": "tf.function" if not tf.config.functions_run_eagerly() else False,
             "threads": tf.config.threading.get_intra_op_parallelism_threads(),
         }
 

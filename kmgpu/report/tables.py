@@ -65,7 +65,8 @@ class Column:
 
 def columns(rows: Sequence[Row], narrow: bool = False) -> list[Column]:
     """Return the columns; a narrow table has backend and strategy in one, and no spread."""
-    metric = next((row.validation_name for row in rows if row.validation_name), "val_loss").replace("_", "\n", 1)
+    metric = next((row.validation_name for row in rows if row.validation_name), "val_loss")
+    metric = metric.replace("_", "\n", -1 if narrow else 1)
     if narrow:
         who = [Column("", "backend\nstrategy", lambda row: f"{row.backend} {row.strategy}", number=False)]
     else:
@@ -76,7 +77,7 @@ def columns(rows: Sequence[Row], narrow: bool = False) -> list[Column]:
     spread = Column("p5-p95", "", lambda row: _spread(row.step_seconds_p5, row.step_seconds_p95))
     return [
         *who,
-        Column("devices", "dev.", lambda row: str(row.devices)),
+        Column("devices", "dev", lambda row: str(row.devices)),
         Column("global\nbatch", "global\nbatch", lambda row: _text(row.batch_size, "{}")),
         Column("ms per\nstep", "ms per\nstep", lambda row: _ms(row.step_seconds)),
         *([] if narrow else [spread]),
@@ -98,17 +99,20 @@ def terminal(said: Sequence[str], rows: Sequence[Row], wary: Sequence[str], widt
 
     narrow = width < WIDE
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0 if narrow else 1, 0, 0))
-    for column in columns(rows, narrow):
-        header = column.narrow if narrow else column.wide
+    shown = columns(rows, narrow)
+    headers = [column.narrow if narrow else column.wide for column in shown]
+    widths = [_width(column, header, rows) for column, header in zip(shown, headers, strict=True)]
+    if sum(widths) + len(widths) - 1 > width:  # backend and strategy, below each other
+        widths[0] = max(len(word) for row in rows for word in [*headers[0].split(), *shown[0].text(row).split()])
+    for column, header, size in zip(shown, headers, widths, strict=True):
         justify: Literal["left", "right"] = "right" if column.number else "left"
-        lines = [*header.split("\n"), *(word for row in rows for word in column.text(row).split(" "))]
-        table.add_column(header, justify=justify, vertical="bottom", width=max(map(len, lines)))
+        table.add_column(header, justify=justify, vertical="bottom", width=size)
     previous = None
     for row in rows:
         if previous not in (None, row.backend):
             table.add_section()
         previous = row.backend
-        cells = [Text(column.text(row)) for column in columns(rows, narrow)]  # Text: a name is never markup
+        cells = [Text(column.text(row)) for column in shown]  # Text: a name is never markup
         table.add_row(*cells, style=None if row.runs else "red")
     below = [Text(sentence, style="yellow") for sentence in wary]
     return Group(*map(Text, said), Text(), table, *([Text(), *below] if below else []))
@@ -137,8 +141,14 @@ def to_json(
         "heading": list(said),
         "rows": [dataclasses.asdict(row) for row in rows],
         "remarks": list(wary),
-        "runs": [{"name": run.name, "status": run.status, "reason": run.reason or None} for run in runs],
+        "runs": [
+            {"name": run.name, "status": run.status, "reason": run.reason or None, "hashes": run.hashes} for run in runs
+        ],
     }
+
+
+def _width(column: Column, header: str, rows: Sequence[Row]) -> int:
+    return max(map(len, [*header.split("\n"), *(column.text(row) for row in rows)]))
 
 
 def _scaling(scaling: str, batch_size: Any, devices: int) -> str:
