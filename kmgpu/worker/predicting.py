@@ -15,7 +15,7 @@ from kmgpu.job import Job
 from kmgpu.recipe import Recipe
 from kmgpu.rundir import RunDir
 from kmgpu.worker import weights
-from kmgpu.worker.loop import batch_sizes
+from kmgpu.worker.sizes import batch_sizes
 
 
 def predict(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Source, record: Callable) -> None:

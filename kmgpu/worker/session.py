@@ -20,6 +20,7 @@ from kmgpu.job import Job
 from kmgpu.recipe import Recipe
 from kmgpu.rundir import EventWriter, RunDir
 from kmgpu.worker import loop, parity, predicting
+from kmgpu.worker.run import Run
 
 _adapter_module: ModuleType | None = None
 
@@ -75,7 +76,7 @@ class Session:
         elif job.mode == "parity":
             parity.run(job, rundir, adapter, recipe, rows, record)
         else:
-            loop.train(job, rundir, adapter, recipe, loop.Sources(rows, validation), record)
+            loop.train(Run(job, rundir, adapter, recipe, rows, validation, record))
         if events is not None:
             events.close()
 
