@@ -30,6 +30,9 @@ app = typer.Typer(
 )
 
 BatchSize = Annotated[int | None, typer.Option(metavar="B", help="Global batch: samples of one update on all devices.")]
+Backend = Annotated[str | None, typer.Option(metavar="NAME", help="Any backend; the run's if left out.")]
+EachBatch = Annotated[int | None, typer.Option(metavar="B", help="Rows at a time over all devices; the run's batch.")]
+Devices = Annotated[int, typer.Option(metavar="N", help="How many devices.")]
 DeviceKind = Annotated[str, typer.Option(metavar="auto|cpu|gpu", help="auto: GPUs, or else virtual CPU devices.")]
 Epochs = Annotated[int | None, typer.Option(metavar="E", help="Passes over the data; the recipe's if left out.")]
 Pythons = Annotated[
@@ -251,6 +254,64 @@ def parity(
     if not result.ok:
         raise ParityFailed(result.sentence)
     console.print(f"\nSame mathematics: {result.sentence}.")
+    return 0
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a trained run.")],
+    data: Annotated[str, typer.Option(metavar="train|validation", help="Which of the recipe's data.")] = "validation",
+    backend: Backend = None,
+    devices: Devices = 1,
+    device_kind: DeviceKind = "auto",
+    batch_size: EachBatch = None,
+    python: Pythons = None,
+) -> int:
+    """Print loss and metrics of a trained run over its recipe's data, on any backend and number of devices.
+
+    The result is kept in the run, as evaluations/<date>-<time>-.../evaluation.json.
+
+    \b
+    kmgpu evaluate runs/first
+    kmgpu evaluate runs/first --backend jax --devices 4
+    kmgpu evaluate runs/first --data train
+    """
+    from kmgpu import using
+
+    result = using.evaluate(
+        run, data=data, backend=backend, devices=devices, device_kind=device_kind, batch_size=batch_size,
+        python=_pythons(python), show=_print_now,
+    )  # fmt: skip
+    print("  ".join(f"{name} {value:.6g}" for name, value in result.metrics.items()))
+    print(f"in {result.path}/evaluation.json")
+    return 0
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a trained run.")],
+    input: Annotated[Path, typer.Option(metavar="FILE", help="Rows, .npy; or .npz with each input by its name.")],
+    output: Annotated[Path, typer.Option(metavar="FILE", help="Where the outputs go: .npy, or .npz by name.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")] = False,
+    backend: Backend = None,
+    devices: Devices = 1,
+    device_kind: DeviceKind = "auto",
+    batch_size: EachBatch = None,
+    python: Pythons = None,
+) -> int:
+    """Write what a trained run gives for each row of a file, in order, on any backend and number of devices.
+
+    \b
+    kmgpu predict runs/first --input x.npy --output y.npy
+    kmgpu predict runs/first --input x.npz --output y.npz --backend jax --devices 4 --force
+    """
+    from kmgpu import using
+
+    using.predict(
+        run, input, output=output, force=force, backend=backend, devices=devices, device_kind=device_kind,
+        batch_size=batch_size, python=_pythons(python), show=_print_now,
+    )  # fmt: skip
+    print(f"the outputs are in {output}")
     return 0
 
 

@@ -37,7 +37,7 @@ ORCHESTRATOR = {
     f"kmgpu.{name}"
     for name in (
         *("cli", "comparison", "environment", "follow", "keeper", "launch", "proof", "proving", "recipe_card"),
-        *("study", "training"),
+        *("study", "training", "using"),
     )
 }
 

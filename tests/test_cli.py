@@ -24,6 +24,8 @@ OPTIONS = {
     "--python --no-parity --out",
     "parity": "--backends --devices --steps --dtype --keep-random --device-kind --track --batch-size --seed --set "
     "--python --out",
+    "evaluate": "--data --backend --devices --device-kind --batch-size --python",
+    "predict": "--input --output --force --backend --devices --device-kind --batch-size --python",
     "recipes": "",
     "runs": "--clean --yes",
 }
@@ -59,7 +61,7 @@ def test_the_options_are_frozen():
     assert found == {name: set(options.split()) for name, options in OPTIONS.items()}
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["compare"], ["parity"], ["recipes"], ["runs"]])
+@pytest.mark.parametrize("command", [[], *([name] for name in OPTIONS)])
 def test_help_has_a_summary_and_examples(capsys, command):
     code, out, _ = kmgpu(capsys, *command, "--help")
     assert code == 0 and f"Usage: kmgpu {' '.join(command)}".rstrip() in out
@@ -147,6 +149,9 @@ def test_ids_without_a_count_say_how_many(capsys, trained):
         ("parity digits_cnn --backends torch --devices 1", 2, "nothing to compare torch on 1 device with"),
         ("parity digits_cnn --set epoch=1", 2, "digits_cnn has no setting 'epoch'"),
         ("parity digits_cnn --python jax=nowhere", 3, "no such file"),
+        ("evaluate", 2, "Missing argument"),
+        ("evaluate nowhere", 2, "nowhere is not a run directory"),
+        ("predict nowhere --output y.npy", 2, "Missing option '--input'"),
         ("recipes digits_cn", 2, "did you mean 'digits_cnn'"),
         ("runs nothing", 2, "no run 'nothing'"),
     ],

@@ -68,7 +68,8 @@ class Adapter(Protocol):
         """Build model, optimizer, loss and metrics for updates like ``sample``; weights hold their initial values.
 
         Options: "sizes" (rows of the updates to come), "evaluated" (rows of the batches to evaluate), "track"
-        (same-math or as-shipped), "loss_gather". Returns notes for the user, one line each.
+        (same-math or as-shipped), "loss_gather". With "predicted" (rows of the batches to come) the model is only to
+        give outputs, for batches without y. Returns notes for the user, one line each.
         """
 
     def put(self, batch: Batch) -> Any:

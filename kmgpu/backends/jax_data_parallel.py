@@ -70,7 +70,7 @@ class Adapter:
     def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         self.model = recipe.model
         self.batch_norm = recipe.batch_norm
-        common.build(self.model, sample[0])
+        common.build(self.model, sample[0], scored="predicted" not in options)
         # The program sees all rows, so nothing is gathered; only accumulation needs a plan.
         self.track = options["track"]
         plan = common.make_plan(self.model, options["loss_gather"], recipe.accumulate)

@@ -61,14 +61,14 @@ class Adapter:
         self.model = recipe.model
         self.batch_norm = recipe.batch_norm
         with self.scope():
-            common.build(self.model, sample[0])
+            common.build(self.model, sample[0], scored="predicted" not in options)
         self.plan = common.make_plan(self.model, options["loss_gather"], recipe.accumulate)
         self.track = options["track"]
         self._functions: dict[Any, Any] = {}
         if self.track == "as-shipped":
             self.plan = common.Plan((), ())
         else:
-            common.check(self, sample, options["sizes"], options["evaluated"])
+            common.check(self, sample, options["sizes"], options["evaluated"], options.get("predicted", ()))
         return self.plan.notes(self.devices)
 
     def shares(self, update: Sequence[Any]) -> bool:
@@ -107,6 +107,9 @@ class Adapter:
             loss = float(self._function(programs.evaluate)(*_split(update)))
             return StepResult(loss, [], [], self.metrics())
         return self._step_result(self._function(programs.gradients), update)
+
+    def fresh_outputs(self, batch: Any) -> Any:
+        return self._outputs(self._function(programs.predict)(*_split([batch])), batch)
 
     def step_result(self, update: Sequence[Any]) -> StepResult:
         function = self._functions.setdefault("gradients", self._function(programs.gradients))
@@ -163,12 +166,12 @@ class Adapter:
         return results
 
     def predict(self, batch: Any) -> Any:
-        outputs = self._run(programs.predict, [batch])
-        shared = batch[1][2]
+        return self._outputs(self._run(programs.predict, [batch]), batch)
 
+    def _outputs(self, outputs: Any, batch: Any) -> Any:
         def join(output: Any) -> np.ndarray:
             parts = [part.numpy() for part in self.strategy.experimental_local_results(output)]
-            return np.concatenate(parts) if shared else parts[0]
+            return np.concatenate(parts) if batch[1][2] else parts[0]
 
         return keras.tree.map_structure(join, outputs)
 

@@ -69,13 +69,13 @@ class Adapter:
     def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         self.model = recipe.model
         self.batch_norm = recipe.batch_norm
-        common.build(self.model, sample[0])
+        common.build(self.model, sample[0], scored="predicted" not in options)
         self.plan = common.make_plan(self.model, options["loss_gather"], recipe.accumulate)
         self.track = options["track"]
         if self.track == "as-shipped":
             self.plan = common.Plan((), ())
         else:
-            common.check(self, sample, options["sizes"], options["evaluated"])
+            common.check(self, sample, options["sizes"], options["evaluated"], options.get("predicted", ()))
         return self.plan.notes(self.devices)
 
     def shares(self, update: Sequence[Any]) -> bool:
@@ -165,6 +165,9 @@ class Adapter:
             loss = self.losses([self.evaluate_step(update[0])])[0]
             return StepResult(loss, [], [], self.metrics())
         return self._step_result(_Loss(self.model, self.plan), update)
+
+    def fresh_outputs(self, batch: Any) -> Any:
+        return self.predict(batch)
 
     def step_result(self, update: Sequence[Any]) -> StepResult:
         return self._step_result(self._module(update), update)

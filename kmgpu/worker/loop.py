@@ -12,6 +12,7 @@ import numpy as np
 
 from kmgpu.backends.adapter import Adapter
 from kmgpu.data.loader import batches
+from kmgpu.data.source import Source
 from kmgpu.worker import weights
 from kmgpu.worker.progress import Mean, Progress
 from kmgpu.worker.run import Run, Update
@@ -63,7 +64,8 @@ def _epoch(run: Run, progress: Progress, stream: Iterator[Update], seen: set[int
     metrics = {"loss": progress.loss.value(), **run.adapter.metrics()}
     trained = time.perf_counter()
     if run.validation is not None:
-        metrics |= {f"val_{name}": value for name, value in _evaluate(run).items()}
+        scores = evaluate(run.adapter, run.validation, run.batch_size)
+        metrics |= {f"val_{name}": value for name, value in scores.items()}
     if run.job.track != "as-shipped":  # where frameworks let BatchNorm's statistics drift apart
         weights.check_replicas(run.adapter)
     evaluation_seconds = time.perf_counter() - trained
@@ -103,11 +105,10 @@ def _consumed(progress: Progress, update: Update, process: int) -> None:
     progress.samples += update[0].update_size
 
 
-def _evaluate(run: Run) -> dict[str, float]:
-    """Return loss and metrics over all rows of the validation data, each counted once."""
-    adapter, loss = run.adapter, Mean()
-    assert run.validation is not None
-    for batch in batches(run.validation, batch_size=run.batch_size, seed=0, epoch=0, shuffle=False, part=run.part):
+def evaluate(adapter: Adapter, rows: Source, batch_size: int) -> dict[str, float]:
+    """Return loss and metrics over all rows of a source, each counted once."""
+    loss, part = Mean(), (adapter.process, adapter.processes)
+    for batch in batches(rows, batch_size=batch_size, seed=0, epoch=0, shuffle=False, part=part):
         loss.add(adapter.losses([adapter.evaluate_step(adapter.put(batch))]), [batch.size])
     return {"loss": loss.value(), **adapter.metrics()}
 

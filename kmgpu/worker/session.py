@@ -14,12 +14,12 @@ from typing import Any
 from kmgpu import backends
 from kmgpu.backends.adapter import Adapter, Place
 from kmgpu.data.share import share
-from kmgpu.data.source import as_source
+from kmgpu.data.source import Source, as_source
 from kmgpu.errors import KmgpuError, UsageError
 from kmgpu.job import Job
 from kmgpu.recipe import Recipe
 from kmgpu.rundir import EventWriter, RunDir
-from kmgpu.worker import loop, parity, predicting
+from kmgpu.worker import loop, parity, using
 from kmgpu.worker.run import Run
 
 _adapter_module: ModuleType | None = None
@@ -59,24 +59,27 @@ class Session:
         """Run the job of a run directory; processes that it does not need do nothing."""
         job = rundir.job()
         self._adapter = adapter = self._module.Adapter(self._place, job.devices)
+        self._number += 1
         if adapter.process >= adapter.processes:
             return
         events = EventWriter(rundir.events_file) if adapter.process == 0 else None
         record = events.write if events is not None else (lambda event, **fields: None)
-        self._number += 1
         scratch = self._scratch / f"run-{self._number}" if adapter.processes > 1 else None
         recipe = make_recipe(job, adapter)
-        rows = as_source(share(recipe.train, scratch and scratch / "train", adapter.process, "train"), "train")
-        validation = None
-        if recipe.validation is not None:
-            data = share(recipe.validation, scratch and scratch / "validation", adapter.process, "validation")
-            validation = as_source(data, "validation")
+
+        def rows(data: Any, what: str) -> Source:
+            return as_source(share(data, scratch and scratch / what, adapter.process, what), what)
+
         if job.mode == "predict":
-            predicting.predict(job, rundir, adapter, recipe, rows, record)
+            using.predict(job, rundir, adapter, recipe, rows(using.read_input(job.options["input"]), "input"), record)
+        elif job.mode == "evaluate":
+            what = job.options["data"]
+            using.evaluate(job, rundir, adapter, recipe, rows(getattr(recipe, what), what), record)
         elif job.mode == "parity":
-            parity.run(job, rundir, adapter, recipe, rows, record)
+            parity.run(job, rundir, adapter, recipe, rows(recipe.train, "train"), record)
         else:
-            loop.train(Run(job, rundir, adapter, recipe, rows, validation, record))
+            validation = None if recipe.validation is None else rows(recipe.validation, "validation")
+            loop.train(Run(job, rundir, adapter, recipe, rows(recipe.train, "train"), validation, record))
         if events is not None:
             events.close()
 

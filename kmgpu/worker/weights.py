@@ -21,20 +21,23 @@ from kmgpu.rundir import RunDir
 
 
 def initialise(adapter: Adapter, job: Job, rundir: RunDir) -> str:
-    """Give the model its initial weights, the same bits on all devices; return their hash.
+    """Give the model its initial weights, and write them for others to start from; return their hash."""
+    digested = place(adapter, job)
+    named = adapter.variables()
+    if adapter.process == 0:
+        write(rundir.initial_weights_file, named)
+    return digested
 
-    From the job's file, or as process 0 drew them, and then written for others to start from.
-    """
+
+def place(adapter: Adapter, job: Job) -> str:
+    """Give the model its weights, of the job's file or as process 0 drew them, the same bits everywhere; their hash."""
     named = adapter.variables()
     if job.initial_weights is not None:
         adapter.assign(read(Path(job.initial_weights), named))
     elif adapter.processes > 1:
         adapter.assign([adapter.gather(values[0])[0] for _, values in named])
     check_replicas(adapter)
-    named = adapter.variables()
-    if adapter.process == 0:
-        write(rundir.initial_weights_file, named)
-    return digest(values[0] for _, values in named)
+    return digest(values[0] for _, values in adapter.variables())
 
 
 def write(path: Path, named: Sequence[tuple[str, list[np.ndarray]]], numbered: bool = True) -> None:

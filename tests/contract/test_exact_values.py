@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import cells
-import numpy as np
 import pytest
 
 from kmgpu.backends import BACKENDS
@@ -20,7 +19,6 @@ cells.add("r0-9-by-3", "r0", settings={"rows": 9, "batch_size": 3})
 cells.add("r0-one-row", "r0", settings={"rows": 1, "first": 2})
 cells.add("scalar-loss", "scalar_loss")
 cells.add("two-inputs", "two_inputs")
-cells.add("predicted", "e0", mode="predict")
 
 
 def close(value: float) -> object:
@@ -75,14 +73,7 @@ def test_a_dict_of_inputs_has_as_many_rows_as_its_arrays(ran, backend, devices):
 
 def test_all_devices_end_with_the_same_weights(ran, backend, devices):
     for name, count in ran.names(backend):
-        if count == devices and name != "predicted":
+        if count == devices:
             run = ran(backend, name, devices)
             hashes = run.outcome["hashes"]["final_weights"]
             assert len(hashes) == devices and len(set(hashes)) == 1, name
-
-
-def test_predictions_are_one_row_for_each_row_in_order(ran, backend, devices):
-    run = ran(backend, "predicted", devices)
-    with np.load(run.rundir.path / "predictions.npz") as outputs:
-        assert outputs.files == ["output"]
-        np.testing.assert_array_equal(outputs["output"], np.arange(7, dtype=np.float32)[:, None])

@@ -16,14 +16,21 @@ from kmgpu.data.loader import Batch, split
 
 LOSS_TOLERANCE = 1e-5  # relative; float32 rounding gives 1e-7
 GRADIENT_TOLERANCE = 1e-2  # of a variable's norm; ReLU and max-pool kinks that rounding flips give up to 1e-3
+TINY = 1e-30
 
 
-def check(adapter: Any, sample: Sequence[Batch], sizes: Sequence[int], evaluated: Sequence[int]) -> None:
+def check(
+    adapter: Any, sample: Sequence[Batch], sizes: Sequence[int], evaluated: Sequence[int], predicted: Sequence[int]
+) -> None:
     """Let each replica compute whole batches from now on where a step on shares is not the step on the whole.
 
-    Asked for every size of an update (``sizes``) and of a batch that is evaluated, with rows of ``sample``: a layer may
-    do something else when it does not train, or with an odd number of rows.
+    Asked for every size of an update (``sizes``) and of a batch that is evaluated or predicted, with rows of
+    ``sample``: a layer may do something else when it does not train, or with an odd number of rows.
     """
+    for size in dict.fromkeys(predicted):
+        update = [adapter.put(batch) for batch in _rows_of(sample[:1], size, adapter)]
+        if update and adapter.shares(update) and not adapter.plan.whole:
+            _check_outputs(adapter, update[0])
     for training, wanted in ((True, sizes), (False, evaluated)):
         for size in dict.fromkeys(wanted):
             parts = _rows_of(sample if training else sample[:1], size, adapter)
@@ -45,6 +52,26 @@ def _check(adapter: Any, update: Sequence[Any], training: bool) -> None:
                 apart = difference(adapter.model, *results)
                 break
     adapter.plan = plan if apart is None else dataclasses.replace(plan, whole=(apart,))
+
+
+def _check_outputs(adapter: Any, batch: Any) -> None:
+    import keras
+
+    plan = adapter.plan
+    results = []
+    with without_randomness():
+        for whole in ((), ("to compare",)):
+            adapter.plan = dataclasses.replace(plan, whole=whole)
+            results.append([np.asarray(a, np.float64) for a in keras.tree.flatten(adapter.fresh_outputs(batch))])
+    apart = max(
+        np.linalg.norm(mine - truth) / (np.linalg.norm(truth) + TINY) for mine, truth in zip(*results, strict=True)
+    )
+    worst = float(adapter.gather(np.array(apart)).max())  # each process has seen its own rows
+    if worst > GRADIENT_TOLERANCE:
+        plan = dataclasses.replace(
+            plan, whole=(f"the outputs differ by {worst:.2g} between shares of it and the whole",)
+        )
+    adapter.plan = plan
 
 
 def _rows_of(sample: Sequence[Batch], size: int, adapter: Any) -> list[Batch]:

@@ -14,8 +14,8 @@ from kmgpu.data.loader import Batch
 from kmgpu.errors import UsageError
 
 
-def build(model: Any, sample: Batch) -> None:
-    """Build the model, its loss, metrics and optimizer for batches like ``sample``."""
+def build(model: Any, sample: Batch, scored: bool = True) -> None:
+    """Build model and optimizer, and loss and metrics where it is ``scored``, for batches like ``sample``."""
     import keras
 
     if not isinstance(model, keras.Model):
@@ -35,7 +35,10 @@ def build(model: Any, sample: Batch) -> None:
         lambda array: None if array is None else as_keras(array), (sample.x, sample.y, sample.sample_weight)
     )
     try:
-        model._symbolic_build(data_batch=trees)
+        if scored:
+            model._symbolic_build(data_batch=trees)
+        else:
+            model(keras.tree.map_structure(_spec, trees[0]))
     except (MemoryError, UsageError):
         raise
     except Exception as error:  # whatever Keras or a layer of the user's raises for data of another shape
@@ -44,6 +47,12 @@ def build(model: Any, sample: Batch) -> None:
     if not model.trainable_variables:
         raise UsageError("the recipe's model has no trainable weights")
     model.optimizer.build(model.trainable_variables)
+
+
+def _spec(array: np.ndarray) -> Any:
+    import keras
+
+    return keras.KerasTensor(array.shape, keras.backend.standardize_dtype(array.dtype))
 
 
 def _core(message: str) -> str:
