@@ -73,3 +73,8 @@ def nearest(word: str, candidates: list[str]) -> str:
 
     close = difflib.get_close_matches(word, candidates, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 epoch``, ``2 epochs`` or ``1,437 samples``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

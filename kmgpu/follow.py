@@ -1,24 +1,40 @@
-"""Follow a run by its events: what a person is told of each of them."""
+"""Follow a run: hand its records to sinks, as they come or again, and say what a person is told of each of them.
+
+Records are the events of the run and, around them, what the orchestrator knows: ``launch`` first, ``monitor`` once a
+second, ``outcome`` last. A sink is a function of a record; it may have a ``close``. docs/run-directory.md says what
+is in a record.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kmgpu import records
+from kmgpu.errors import counted
+from kmgpu.job import Job
 from kmgpu.rundir import RunDir
+
+Sink = Callable[[dict[str, Any]], None]
+EPOCH_LINES = 50  # so many lines for the epochs of a run, and beyond that at most one each so many seconds:
+EPOCH_LINE_SECONDS = 60.0
 
 
 class Follower:
-    """Reads the events of a run as they come, and shows lines for them."""
+    """Reads the records of a run as they come, shows lines for them, and hands them to sinks.
 
-    def __init__(self, rundir: RunDir, show: Callable[[str], None]):
-        self._path, self._show = rundir.events_file, show
+    A sink that raises is left out from then on, and a record says so: what it writes is not worth a run.
+    """
+
+    def __init__(self, rundir: RunDir, show: Callable[[str], None], sinks: Sequence[Sink] = ()):
+        self._path = rundir.events_file
+        self._lines, self._sinks = Lines(show), list(sinks)
         self._read = 0
-        self._rate = Rate()
 
     def read(self) -> None:
-        """Show what is new."""
+        """Hand on what is new in the events."""
         if not self._path.exists():
             return
         with open(self._path, "rb") as file:
@@ -27,10 +43,91 @@ class Follower:
         whole = content.rfind(b"\n") + 1
         self._read += whole
         for line in content[:whole].splitlines():
-            event = records.loads(line.decode())
-            self._rate.add(event)
-            for text in lines(event, self._rate):
-                self._show(text)
+            self.hand(records.loads(line.decode()))
+
+    def hand(self, record: dict[str, Any]) -> None:
+        """Show a record's lines and give it to every sink."""
+        self._lines(record)
+        for sink in list(self._sinks):
+            try:
+                sink(record)
+            except BrokenPipeError:  # nobody reads what is printed any more
+                raise
+            except Exception as error:
+                self._leave_out(sink, error)
+
+    def close(self) -> None:
+        """Close the sinks; nothing is handed on any more."""
+        for sink in list(self._sinks):
+            try:
+                if hasattr(sink, "close"):
+                    sink.close()
+            except Exception as error:
+                self._leave_out(sink, error)
+        self._sinks.clear()
+
+    def _leave_out(self, sink: Sink, error: Exception) -> None:
+        self._sinks.remove(sink)
+        with contextlib.suppress(Exception):
+            if hasattr(sink, "close"):
+                sink.close()
+        name = getattr(sink, "name", None) or getattr(sink, "__name__", type(sink).__name__)
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        self.hand({"event": "sink_failed", "time": time.time(), "sink": name, "reason": reason})
+
+
+def launch_record(rundir: RunDir, job: Job, launched: float) -> dict[str, Any]:
+    """Return the first record of a run: where it is and what it is to do."""
+    return {"event": "launch", "time": launched, "path": str(rundir.path.absolute()), "job": job.to_json()}
+
+
+def outcome_record(outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return the last record of a run: how it ended."""
+    kept = {name: outcome.get(name) for name in ("status", "reason", "epochs", "steps")}
+    return {"event": "outcome", "time": outcome.get("ended"), **kept}
+
+
+def history(rundir: RunDir) -> Iterator[dict[str, Any]]:
+    """Yield the records of a run that is over, or as far as it has come, in the order of their times."""
+    events = sorted([*rundir.events(), *rundir.monitored()], key=lambda record: record["time"])
+    outcome = rundir.outcome() or {}
+    launched = outcome.get("launched_time") or (events[0]["time"] if events else time.time())
+    yield launch_record(rundir, rundir.job(), launched)
+    yield from events
+    if outcome:
+        yield outcome_record(outcome)
+
+
+class Lines:
+    """A sink that shows the lines for a person, of the epochs of a long run only some."""
+
+    def __init__(self, show: Callable[[str], None]):
+        self._show = show
+        self._rate = Rate()
+        self._held: dict[str, Any] | None = None  # the last epoch, if it was not shown
+        self._shown_time = 0.0
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        self._rate.add(record)
+        kind = record["event"]
+        if kind == "epoch" and not self._is_due(record):
+            self._held = record
+            return
+        if kind in ("end", "outcome") and self._held is not None:
+            self._tell(self._held)  # it turned out to be the last one
+        self._tell(record)
+
+    def _is_due(self, epoch: dict[str, Any]) -> bool:
+        every = -(-self._rate.epochs // EPOCH_LINES) or 1
+        number = epoch["epoch"] + 1
+        late = epoch["time"] - self._shown_time >= EPOCH_LINE_SECONDS
+        return number == 1 or number % every == 0 or number == self._rate.epochs or late
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        if record["event"] == "epoch":
+            self._held, self._shown_time = None, record["time"]
+        for text in lines(record, self._rate):
+            self._show(text)
 
 
 class Rate:
@@ -61,11 +158,13 @@ def lines(event: dict[str, Any], rate: Rate) -> list[str]:
         return start_lines(event)
     if kind == "note":
         return [f"note: {event['text']}"]
+    if kind == "sink_failed":
+        return [f"note: the sink {event['sink']} failed ({event['reason']}); the run goes on without it"]
     if kind == "window" and event["step"] == 0:
         return [f"first step done, {event['seconds']:.1f} s with its compilation"]
     if kind == "epoch":
         speed = rate.take()
-        metrics = "  ".join(f"{name} {_number(value)}" for name, value in event["metrics"].items())
+        metrics = "  ".join(f"{name} {number(value)}" for name, value in event["metrics"].items())
         pace = f"  {speed:,.0f} samples/s" if speed else ""
         width = len(str(rate.epochs))
         return [f"epoch {event['epoch'] + 1:>{width}}/{rate.epochs}  {metrics}  {event['seconds']:.1f} s{pace}"]
@@ -76,19 +175,20 @@ def start_lines(event: dict[str, Any]) -> list[str]:
     """Return the lines that state what is run and how."""
     count = len(event["devices"])
     if event["device_kind"] == "cpu":
-        kind = "virtual CPU device" + ("s" if count > 1 else "") + ": no GPU is used"
+        devices = f"{counted(count, 'virtual CPU device')}: no GPU is used"
     else:
-        kind = f"GPU{'s' if count > 1 else ''}: {', '.join(event['devices'])}"
+        devices = f"{counted(count, 'GPU')}: {', '.join(event['devices'])}"
     shares = sorted(set(event["per_device_batch"]), reverse=True)
     rate = event["learning_rate"]
     precision = ", ".join(f"{name} {_switch(value)}" for name, value in event["precision"].items())
     return [
-        f"{count} {kind}",
+        devices,
         f"{event['framework']}, strategy {event['strategy']}, track {event['track']}",
         f"global batch {event['batch_size']}, {' or '.join(map(str, shares))} per device, "
-        f"{event['steps_per_epoch']} steps per epoch, {event['epochs']} epochs, {event['rows']:,} samples",
+        f"{counted(event['steps_per_epoch'], 'step')} per epoch, {counted(event['epochs'], 'epoch')}, "
+        f"{counted(event['rows'], 'sample')}",
         f"learning rate {rate if isinstance(rate, str) else format(rate, '.6g')}, {precision}, "
-        f"{event['parameters']:,} parameters, initial weights {event['initial_weights'][:12]}",
+        f"{counted(event['parameters'], 'parameter')}, initial weights {event['initial_weights'][:12]}",
     ]
 
 
@@ -96,5 +196,7 @@ def _switch(value: Any) -> str:
     return str(value) if not isinstance(value, bool) else "on" if value else "off"
 
 
-def _number(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+def number(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.4f}" if value == 0 or not abs(value) < 1e-3 else f"{value:.3g}"

@@ -32,6 +32,10 @@ class RunDir:
         return self.path / "events.jsonl"
 
     @property
+    def monitor_file(self) -> Path:
+        return self.path / "monitor.jsonl"
+
+    @property
     def outcome_file(self) -> Path:
         return self.path / "outcome.json"
 
@@ -79,20 +83,30 @@ class RunDir:
 
     def events(self) -> list[dict[str, Any]]:
         """All whole events; a last line that was cut by a kill is left out."""
-        if not self.events_file.exists():
-            return []
-        lines = self.events_file.read_text(encoding="utf-8").split("\n")[:-1]
-        return [records.loads(line) for line in lines]
+        return _read_lines(self.events_file)
+
+    def monitored(self) -> list[dict[str, Any]]:
+        """All whole records of the monitor, in order."""
+        return _read_lines(self.monitor_file)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [records.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 class EventWriter:
-    """Appends events, each with its wall-clock time, one JSON line per event; used by rank 0 alone."""
+    """Appends events, each with its wall-clock time, one JSON line per event; a file has one writer."""
 
     def __init__(self, path: Path):
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115  # closed by close()
 
-    def write(self, event: str, **fields: Any) -> None:
-        self._file.write(records.dumps({"event": event, "time": time.time(), **fields}) + "\n")
+    def write(self, event: str, **fields: Any) -> dict[str, Any]:
+        """Append an event and return it."""
+        record = {"event": event, "time": time.time(), **fields}
+        self._file.write(records.dumps(record) + "\n")
+        return record
 
     def close(self) -> None:
         self._file.close()
