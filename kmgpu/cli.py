@@ -43,8 +43,10 @@ Seed = Annotated[int, typer.Option(metavar="S", help="Of initial weights, sample
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the recipe. Repeatable.")
 ]
-
-
+Sinks = Annotated[
+    list[str] | None,
+    typer.Option("--sink", metavar="NAME", help="console, csv, tensorboard, mlflow or wandb. Repeatable."),
+]
 Track = Annotated[
     str,
     typer.Option(
@@ -90,6 +92,9 @@ def train(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory; a new one in ./runs if left out.")
     ] = None,
+    sinks: Sinks = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the result and errors only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON, nothing else.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print job and command lines; start nothing.")] = False,
 ) -> int:
     """Train a recipe on one backend.
@@ -99,30 +104,59 @@ def train(
     kmgpu train digits_cnn --backend jax --devices 2 --set learning_rate=0.01
     kmgpu train my_recipe.py --backend tensorflow --epochs 3 --out runs/first
     """
-    from kmgpu import recipe_card, training
+    from kmgpu import recipe_card, screens, training
 
-    if recipe is None:
-        print(f"No recipe was named: this trains {DEFAULT_RECIPE} (`kmgpu recipes` lists all).")
-        recipe = DEFAULT_RECIPE
+    named = recipe if recipe is not None else DEFAULT_RECIPE
     ids = None if device_ids is None else _numbers("--device-ids", device_ids)
-    training.train(
-        recipe,
-        backend=backend,
-        strategy=strategy,
-        devices=devices if devices is not None else len(ids) if ids else 1,
-        device_ids=ids,
-        device_kind=device_kind,
-        track=track,
-        batch_size=batch_size,
-        epochs=epochs,
-        seed=seed,
-        settings=recipe_card.parse_settings(recipe_card.card(recipe_card.find_recipe(recipe)), settings or []),
-        python=_pythons(python),
-        initial_weights=initial_weights,
-        out=out,
-        dry_run=dry_run,
-        show=_print_now,
-    )
+    given = recipe_card.parse_settings(recipe_card.card(recipe_card.find_recipe(named)), settings or [])
+    with screens.choose(quiet=quiet, as_json=as_json, dry_run=dry_run) as screen:
+        if recipe is None:
+            screen.show(f"No recipe was named: this trains {DEFAULT_RECIPE} (`kmgpu recipes` lists all).")
+        result = training.train(
+            named,
+            backend=backend,
+            strategy=strategy,
+            devices=devices if devices is not None else len(ids) if ids else 1,
+            device_ids=ids,
+            device_kind=device_kind,
+            track=track,
+            batch_size=batch_size,
+            epochs=epochs,
+            seed=seed,
+            settings=given,
+            python=_pythons(python),
+            initial_weights=initial_weights,
+            out=out,
+            dry_run=dry_run,
+            sinks=[*(sinks or ()), *screen.sinks],
+            show=screen.show,
+        )
+    if quiet and result is not None:
+        print(screens.result_line(result.path, result.outcome))
+    return 0
+
+
+@app.command()
+def replay(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, over or not.")],
+    sinks: Sinks = None,
+) -> int:
+    """Hand the records of a run to sinks, as when it was trained; to the console if none is named.
+
+    \b
+    kmgpu replay runs/first
+    kmgpu replay runs/first --sink tensorboard --sink csv
+    """
+    from kmgpu import follow
+    from kmgpu import sinks as table
+    from kmgpu.report import runs as known
+    from kmgpu.rundir import RunDir
+
+    made = table.make(sinks or ["console"])
+    found = known.load(run)
+    follow.replay(RunDir(found.path), made)
+    if found.status != "ok":
+        print(": ".join([found.status, *found.reason.splitlines()[:1]]))
     return 0
 
 

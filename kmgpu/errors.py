@@ -78,3 +78,9 @@ def nearest(word: str, candidates: list[str]) -> str:
 def counted(number: int, noun: str) -> str:
     """Return ``1 epoch``, ``2 epochs`` or ``1,437 samples``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the class of an exception and the first line of what it says, which may be pages."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__

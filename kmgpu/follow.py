@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kmgpu import records
-from kmgpu.errors import counted
+from kmgpu.errors import KmgpuError, counted, first_line
 from kmgpu.job import Job
 from kmgpu.rundir import RunDir
 
@@ -71,9 +71,8 @@ class Follower:
         with contextlib.suppress(Exception):
             if hasattr(sink, "close"):
                 sink.close()
-        name = getattr(sink, "name", None) or getattr(sink, "__name__", type(sink).__name__)
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        self.hand({"event": "sink_failed", "time": time.time(), "sink": name, "reason": reason})
+        said = {"sink": name_of(sink), "reason": first_line(error)}
+        self.hand({"event": "sink_failed", "time": time.time(), **said})
 
 
 def launch_record(rundir: RunDir, job: Job, launched: float) -> dict[str, Any]:
@@ -96,6 +95,25 @@ def history(rundir: RunDir) -> Iterator[dict[str, Any]]:
     yield from events
     if outcome:
         yield outcome_record(outcome)
+
+
+def replay(rundir: RunDir, sinks: Sequence[Sink]) -> None:
+    """Hand the records of a run to sinks once more. Raises KmgpuError if one of them fails."""
+    for sink in sinks:
+        try:
+            for record in history(rundir):
+                sink(record)
+            if hasattr(sink, "close"):
+                sink.close()
+        except (BrokenPipeError, KmgpuError):
+            raise
+        except Exception as error:
+            raise KmgpuError(f"the sink {name_of(sink)} failed ({first_line(error)}) on {rundir.path}") from error
+
+
+def name_of(sink: Sink) -> str:
+    """Return the name of a sink, or of the function that it is."""
+    return str(getattr(sink, "name", None) or getattr(sink, "__name__", type(sink).__name__))
 
 
 class Lines:
@@ -159,7 +177,7 @@ def lines(event: dict[str, Any], rate: Rate) -> list[str]:
     if kind == "note":
         return [f"note: {event['text']}"]
     if kind == "sink_failed":
-        return [f"note: the sink {event['sink']} failed ({event['reason']}); the run goes on without it"]
+        return [f"note: {complaint(event)}"]
     if kind == "window" and event["step"] == 0:
         return [f"first step done, {event['seconds']:.1f} s with its compilation"]
     if kind == "epoch":
@@ -169,6 +187,11 @@ def lines(event: dict[str, Any], rate: Rate) -> list[str]:
         width = len(str(rate.epochs))
         return [f"epoch {event['epoch'] + 1:>{width}}/{rate.epochs}  {metrics}  {event['seconds']:.1f} s{pace}"]
     return []
+
+
+def complaint(event: dict[str, Any]) -> str:
+    """Return what a person is told of a sink that failed."""
+    return f"the sink {event['sink']} failed ({event['reason']}); the run goes on without it"
 
 
 def start_lines(event: dict[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -17,7 +18,9 @@ from kmgpu import backends, environment, follow, launch, recipe_card, records
 from kmgpu.backends import Strategy
 from kmgpu.errors import Interrupted, KmgpuError, RunFailed, UsageError, nearest
 from kmgpu.job import FORMAT, Job
+from kmgpu.monitor import Monitor
 from kmgpu.rundir import RunDir, write_json
+from kmgpu.sinks import make as make_sinks
 
 DEFAULT_RECIPE = "digits_cnn"
 TRACKS = ("same-math", "as-shipped")
@@ -75,25 +78,28 @@ def train(
     track: str = "same-math",
     out: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
+    sinks: Sequence[str | follow.Sink] = (),
     show: Callable[[str], None] = lambda line: None,
 ) -> TrainResult | None:
     """Train a recipe, given by name or file, and return its result; None after a dry run.
 
-    ``batch_size`` is global. ``settings`` are keyword arguments of the recipe function. ``show`` gets the lines for
-    the user. Raises UsageError or MissingEnvironment before anything starts, RunFailed when a process stops.
+    ``batch_size`` is global. ``settings`` are keyword arguments of the recipe function. ``sinks`` are names such as
+    "csv", or functions that get each record of the run. ``show`` gets the lines for the user. Raises UsageError or
+    MissingEnvironment before anything starts, RunFailed when a process stops.
     """
     job = make_job(
         recipe, backend=backend, strategy=strategy, devices=devices, device_ids=device_ids, device_kind=device_kind,
         batch_size=batch_size, epochs=epochs, seed=seed, settings=settings, python=python,
         initial_weights=initial_weights, loss_gather=loss_gather, track=track,
     )  # fmt: skip
+    made = make_sinks(sinks)
     path = Path(out) if out is not None else default_path(job)
     if dry_run:
         for line in describe(job, path):
             show(line)
         return None
     rundir = RunDir.create(path, job)
-    run([rundir], show=show)
+    run([rundir], show=show, sinks=made)
     show(f"the run is in {rundir.path}")
     outcome = rundir.outcome()
     assert outcome is not None
@@ -186,7 +192,7 @@ def _worker_environment(job: Job, row: Strategy, process: int) -> dict[str, str]
         return extra | row.cpu_environment
     if row.one_process_per_device:  # each process sees its own device alone, as device 0
         gpus = environment.visible_gpus()
-        extra["CUDA_VISIBLE_DEVICES"] = gpus[(job.device_ids or range(job.devices))[process]]
+        extra["CUDA_VISIBLE_DEVICES"] = gpus[_device_ids(job)[process]]
     return extra
 
 
@@ -200,9 +206,15 @@ def describe(job: Job, path: Path) -> list[str]:
     return lines
 
 
-def run(rundirs: Sequence[RunDir], *, show: Callable[[str], None] = lambda line: None) -> None:
+def run(
+    rundirs: Sequence[RunDir],
+    *,
+    show: Callable[[str], None] = lambda line: None,
+    sinks: Sequence[follow.Sink] = (),
+) -> None:
     """Run the jobs of run directories one after the other in the same worker processes, and write their outcomes.
 
+    ``sinks`` get the records of all of them, and are closed. A run that trains is monitored.
     Raises the first failure, after all outcomes are written; jobs that did not get their turn have failed too.
     """
     jobs = [rundir.job() for rundir in rundirs]
@@ -211,14 +223,11 @@ def run(rundirs: Sequence[RunDir], *, show: Callable[[str], None] = lambda line:
     for rundir in rundirs:
         write_json(rundir.environment_file, environment.machine())
     error: KmgpuError | None = None
+    followers = [follow.Follower(rundir, show, sinks) for rundir in rundirs]
     try:
         scratch = Path(tempfile.mkdtemp(prefix="kmgpu-", dir=_scratch_parent()))
         with launch.interrupts(), launch.Launch.start(commands(largest, rundirs, scratch), scratch=scratch) as opened:
-            followers = [follow.Follower(rundir, show) for rundir in rundirs]
-            while opened.running:
-                opened.poll(POLL_SECONDS)
-                for follower in followers:
-                    follower.read()
+            _follow(opened, rundirs, followers, started)
         failures = [launch.first_failure(rundir, opened.exits) for rundir in rundirs]
         reported = [failure for failure in failures if failure is not None and failure.kind is not None]
         failure = (reported or failures)[0]
@@ -226,8 +235,41 @@ def run(rundirs: Sequence[RunDir], *, show: Callable[[str], None] = lambda line:
     except Interrupted as stopped:
         error = stopped
     done = [finish(rundir, started, error) for rundir in rundirs]
+    for rundir, follower in zip(rundirs, followers, strict=True):
+        follower.read()  # what came while the processes were stopped
+        follower.hand(follow.outcome_record(rundir.outcome() or {}))
+        follower.close()
     if error is not None and (isinstance(error, Interrupted) or not all(done)):
         raise error
+
+
+def _follow(
+    opened: launch.Launch, rundirs: Sequence[RunDir], followers: Sequence[follow.Follower], started: float
+) -> None:
+    """Hand on the records of runs, and monitor the first one if it trains, until no process is left."""
+    jobs = [rundir.job() for rundir in rundirs]
+    for rundir, job, follower in zip(rundirs, jobs, followers, strict=True):
+        follower.hand(follow.launch_record(rundir, job, started))
+    with contextlib.ExitStack() as stack:
+        monitor = None
+        if jobs[0].mode == "train":
+            monitor = stack.enter_context(contextlib.closing(_monitor(rundirs[0], jobs[0], opened)))
+        while opened.running:
+            opened.poll(POLL_SECONDS)
+            for follower in followers:
+                follower.read()
+            record = monitor.take() if monitor is not None else None
+            if record is not None:
+                followers[0].hand(record)
+
+
+def _monitor(rundir: RunDir, job: Job, opened: launch.Launch) -> Monitor:
+    gpus = environment.visible_gpus() if job.device_kind == "gpu" else ()
+    return Monitor(rundir.monitor_file, opened.pids, [gpus[index] for index in _device_ids(job)] if gpus else ())
+
+
+def _device_ids(job: Job) -> Sequence[int]:
+    return job.device_ids or range(job.devices)
 
 
 def _scratch_parent() -> str | None:

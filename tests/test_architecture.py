@@ -36,8 +36,8 @@ REPORT = {"kmgpu.report"}
 ORCHESTRATOR = {
     f"kmgpu.{name}"
     for name in (
-        *("cli", "comparison", "environment", "follow", "keeper", "launch", "proof", "proving", "recipe_card"),
-        *("study", "training", "using"),
+        *("cli", "comparison", "environment", "follow", "keeper", "launch", "live", "monitor", "proof", "proving"),
+        *("recipe_card", "screens", "sinks", "study", "training", "using"),
     )
 }
 
@@ -77,7 +77,11 @@ GROUPS = [
         {"numpy", "safetensors", "rich", "typer", "psutil", "pynvml"},
     ),
 ]  # fmt: skip
-EXCEPTIONS = {("kmgpu.data.datasets", "keras")}  # imported by the function that downloads
+EXCEPTIONS = {
+    ("kmgpu.data.datasets", "keras"),  # imported by the function that downloads
+    *((f"kmgpu.sinks.{name}", module) for name, module in (("tensorboard", "tensorboardX"), ("mlflow", "mlflow"))),
+    ("kmgpu.sinks.wandb", "wandb"),
+}
 
 
 def module_of(path: Path) -> str:

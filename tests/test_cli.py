@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -12,14 +13,16 @@ import fake_runs
 import pytest
 import typer
 
-from kmgpu import cli, comparison, errors, proof, proving, training
+from kmgpu import cli, comparison, errors, follow, proof, proving, records, training
 from kmgpu.report import parity as report
 from kmgpu.report import runs
+from kmgpu.rundir import RunDir
 
 PROJECT = Path(__file__).parents[1]
 OPTIONS = {
     "train": "--backend --strategy --devices --device-ids --device-kind --track --batch-size --epochs --seed --set "
-    "--python --initial-weights --out --dry-run",
+    "--python --initial-weights --out --sink --quiet --json --dry-run",
+    "replay": "--sink",
     "compare": "--backends --devices --scaling --repeats --device-kind --track --batch-size --epochs --seed --set "
     "--python --no-parity --out",
     "parity": "--backends --devices --steps --dtype --keep-random --device-kind --track --batch-size --seed --set "
@@ -100,7 +103,7 @@ def test_train_hands_everything_to_the_library(capsys, trained):
         capsys, "train", "digits_mlp", "--backend", "jax", "--strategy", "data_parallel", "--devices", "2",
         "--device-kind", "cpu", "--batch-size", "32", "--epochs", "3", "--seed", "5", "--set", "learning_rate=0.1",
         "--python", "jax=/opt/python", "--initial-weights", "w.safetensors", "--out", "here", "--dry-run",
-        "--track", "as-shipped",
+        "--track", "as-shipped", "--sink", "csv", "--sink", "tensorboard",
     )  # fmt: skip
     (recipe,), named = trained[0]
     assert code == 0 and recipe == "digits_mlp" and callable(named.pop("show"))
@@ -109,6 +112,7 @@ def test_train_hands_everything_to_the_library(capsys, trained):
         "track": "as-shipped",
         "batch_size": 32, "epochs": 3, "seed": 5, "settings": {"learning_rate": 0.1}, "python": {"jax": "/opt/python"},
         "initial_weights": Path("w.safetensors"), "out": Path("here"), "dry_run": True,
+        "sinks": ["csv", "tensorboard"],
     }  # fmt: skip
 
 
@@ -136,6 +140,9 @@ def test_ids_without_a_count_say_how_many(capsys, trained):
         ("train --backend torch --set epochs", 2, "key=value"),
         ("train --backend torch --device-ids a,b", 2, "--device-ids is 'a,b'"),
         ("train --backend torch --python torch", 2, "--python is 'torch'; it is BACKEND=PATH"),
+        ("train --backend torch --quiet --json", 2, "--quiet, --json and --dry-run exclude each other"),
+        ("replay nowhere", 2, "nowhere is not a run directory"),
+        ("replay nowhere --sink csw", 2, "no sink 'csw' (did you mean 'csv'?)"),
         ("compare", 2, "Missing argument"),
         ("compare digits_cnn --devices 1,x", 2, "--devices is '1,x'; it is a list of whole numbers"),
         ("compare digits_cnn --devices 0", 2, "--devices is 0"),
@@ -206,6 +213,58 @@ def test_debug_shows_the_traceback(capsys, monkeypatch):
     monkeypatch.setenv("KMGPU_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         cli.run(["train", "--backend", "torch"])
+
+
+# --- what train prints, and replay
+
+
+def records_of(path, status="ok"):
+    """What a run hands on while it is trained, by the records of one that is over."""
+    fake_runs.write(path, fake_runs.job("jax", 2), status=status, reason=None if status == "ok" else "was killed")
+    return list(follow.history(RunDir(path)))
+
+
+@pytest.fixture
+def train(monkeypatch, folder):
+    """Let `kmgpu train` hand on the records of a run that is over."""
+
+    def train(recipe, *, show, sinks, **named):
+        path = Path("runs/first")
+        follower = follow.Follower(RunDir(path), show, sinks)
+        for record in records_of(path):
+            follower.hand(record)
+        show(f"the run is in {path}")
+        return training.TrainResult(path, RunDir(path).outcome())
+
+    monkeypatch.setattr(training, "train", train)
+
+
+def test_train_prints_lines_where_there_is_no_terminal(capsys, train):
+    code, out, err = kmgpu(capsys, "train", "digits_cnn", "--backend", "jax")
+    assert (code, err) == (0, "") and out.startswith("2 virtual CPU devices") and "\x1b" not in out
+    assert out.count("\nepoch ") == 3 and out.endswith("the run is in runs/first\n")
+
+
+def test_quiet_prints_the_result_and_nothing_else(capsys, train):
+    line = "loss 0.3333  accuracy 0.9000  val_loss 0.4000  val_accuracy 0.9717  in runs/first\n"
+    assert kmgpu(capsys, "train", "--backend", "jax", "--quiet") == (0, line, "")
+
+
+def test_json_prints_each_record_and_nothing_else(capsys, train):
+    code, out, err = kmgpu(capsys, "train", "--backend", "jax", "--json")
+    assert (code, err) == (0, "")
+    assert [records.loads(line) for line in out.splitlines()] == list(follow.history(RunDir(Path("runs/first"))))
+    assert [json.loads(line)["event"] for line in out.splitlines()][::9] == ["launch", "outcome"]
+
+
+def test_a_replay_prints_what_the_training_printed(capsys, train):
+    _, out, _ = kmgpu(capsys, "train", "digits_cnn", "--backend", "jax")
+    assert kmgpu(capsys, "replay", "runs/first") == (0, out.removesuffix("the run is in runs/first\n"), "")
+
+
+def test_a_replay_of_a_run_that_failed_says_why_it_did(capsys, folder):
+    records_of(Path("bad"), "failed")
+    assert kmgpu(capsys, "replay", "bad") == (0, "failed: was killed\n", "")
 
 
 # --- compare
