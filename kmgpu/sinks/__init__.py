@@ -7,6 +7,7 @@ called with each record, and closed.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,9 @@ TABLE = {
     for row in (
         Row("console", "kmgpu.sinks.console", None),
         Row("csv", "kmgpu.sinks.csv_files", None),
+        Row("tensorboard", "kmgpu.sinks.tensorboard", "tensorboard"),
+        Row("mlflow", "kmgpu.sinks.mlflow", "mlflow"),
+        Row("wandb", "kmgpu.sinks.wandb", "wandb"),
     )
 }
 
@@ -43,11 +47,8 @@ def _named(name: str) -> Sink:
     if name not in TABLE:
         raise UsageError(f"no sink {name!r}{nearest(str(name), list(TABLE))}; there are {', '.join(TABLE)}")
     row = TABLE[name]
-    try:
-        if row.needs is not None:
-            importlib.import_module(row.needs)
-    except ImportError:
+    if row.needs is not None and importlib.util.find_spec(row.needs) is None:
         raise MissingEnvironment(
             f"the sink {name} needs {row.needs}, which is not installed: pip install 'kmgpu[{name}]'"
-        ) from None
+        )
     return importlib.import_module(row.module).Sink()
