@@ -79,7 +79,7 @@ GROUPS = [
 ]  # fmt: skip
 EXCEPTIONS = {
     ("kmgpu.data.datasets", "keras"),  # imported by the function that downloads
-    *((f"kmgpu.sinks.{name}", module) for name, module in (("tensorboard", "tensorboardX"), ("mlflow", "mlflow"))),
+    *((f"kmgpu.sinks.{name}", module) for name, module in (("tensorboard", "tensorboard"), ("mlflow", "mlflow"))),
     ("kmgpu.sinks.wandb", "wandb"),
 }
 
