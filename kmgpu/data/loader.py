@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -31,6 +31,8 @@ class Batch:
     sample_weight: Any
     offset: int = 0  # position in the update of the batch's first row; not 0 in later batches of an accumulated update
     update: int = 0  # rows of the update; 0 is those of the batch, as without accumulation
+    contents: np.ndarray | None = None  # (rows,) int64: hashes of this process's rows, where samples have no index
+    form: str = ""  # of the arrays of a stream, whose batches may have several; a framework compiles for each
 
     @property
     def update_size(self) -> int:
@@ -51,6 +53,11 @@ class Batch:
     def positions(self) -> np.ndarray:
         """(rows,) int64: the positions of this process's rows in the global batch."""
         return np.arange(self.first, self.first + self.rows)
+
+    @property
+    def samples(self) -> np.ndarray:
+        """(rows,) int64: which samples this process's rows are, by index or else by content."""
+        return self.indices[self.positions] if self.contents is None else self.contents
 
     def counted(self, process: int) -> bool:
         """Whether this process's rows count in sums over all processes.
@@ -75,37 +82,41 @@ def updates(
     shuffle: bool,
     accumulate: int,
     part: tuple[int, int] = (0, 1),
+    start: int = 0,
     steps: int | None = None,
     chosen: Collection[int] | None = None,
     class_weight: dict[int, float] | None = None,
-) -> Iterator[tuple[Batch, ...]]:
+) -> Generator[tuple[Batch, ...], None, None]:
     """Yield the updates of one epoch: ``batch_size`` rows in ``accumulate`` near-equal batches, fewer if rows are few.
 
-    The last update may be short. At most ``steps`` updates, and of these the ``chosen`` ones. Each batch holds the rows
-    of ``part``, which is (process, processes); the source is asked for these alone. Where a batch has fewer rows than
-    processes, each gets all of them.
+    The last update may be short. Of the updates from ``start`` to before ``steps`` those that are ``chosen``. Each batch
+    holds the rows of ``part``, which is (process, processes); the source is asked for these alone. Where a batch has
+    fewer rows than processes, each gets all of them.
     """
     order = epoch_order(len(source), seed, epoch, shuffle)
-    for step, start in enumerate(islice(range(0, len(order), batch_size), steps)):
+    for step, first in islice(enumerate(range(0, len(order), batch_size)), start, steps):
         if chosen is not None and step not in chosen:
             continue
-        indices = order[start : start + batch_size]
+        indices = order[first : first + batch_size]
         batches = []
-        for share in split(len(indices), min(accumulate, len(indices))) or []:
-            batches.append(_batch(source, step, indices, share, part, class_weight))
+        for share, own in places(len(indices), accumulate, part):
+            x, y, sample_weight = source.take(indices[own])
+            if class_weight is not None:
+                sample_weight = class_weights(y, sample_weight, class_weight)
+            batch = Batch(
+                step, indices[share], own.start - share.start, x, y, sample_weight, share.start, len(indices)
+            )
+            batches.append(batch)
         yield tuple(batches)
 
 
-def _batch(
-    source: Source, step: int, update: np.ndarray, share: slice, part: tuple[int, int], class_weight: Any
-) -> Batch:
+def places(size: int, accumulate: int, part: tuple[int, int]) -> Iterator[tuple[slice, slice]]:
+    """Yield the positions in an update of ``size`` rows of each of its batches, and of the part's rows of that."""
     process, processes = part
-    indices = update[share]
-    own = (split(len(indices), processes) or [slice(0, len(indices))] * processes)[process]
-    x, y, sample_weight = source.take(indices[own])
-    if class_weight is not None:
-        sample_weight = class_weights(y, sample_weight, class_weight)
-    return Batch(step, indices, own.start, x, y, sample_weight, share.start, len(update))
+    for share in split(size, min(accumulate, size)) or []:
+        rows = share.stop - share.start
+        own = (split(rows, processes) or [slice(0, rows)] * processes)[process]
+        yield share, slice(share.start + own.start, share.start + own.stop)
 
 
 def split(size: int, parts: int) -> list[slice] | None:

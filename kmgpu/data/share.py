@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kmgpu.data import trees
+from kmgpu.data import streams, trees
 from kmgpu.data.source import Arrays, is_arrays, is_function
 from kmgpu.errors import BY_NAME, KmgpuError, RunFailed
 
@@ -20,13 +20,15 @@ def share(load: Any, directory: Path | None, process: int, what: str = "data") -
     Process 0 calls ``load``, writes its arrays into ``directory`` (private, local, one for each data set) and last a
     manifest, by rename; all processes then map the files, and get a tuple (x, y, sample_weight). Every process calls
     ``load`` itself where it gives a random-access object, or memory maps (held once already), or numbers that .npy
-    files cannot hold. Nothing is written where ``directory`` is None: one process. What is no function is returned as
-    it is. An error of process 0 is raised in all of them.
+    files cannot hold. Where it gives a stream, the others get an empty one: process 0 reads it for them. Nothing is
+    written where ``directory`` is None: one process. What is no function is returned as it is. An error of process 0 is
+    raised in all of them.
     """
     if not is_function(load):
         return load
     if directory is None:
-        return load()
+        data = load()
+        return streams.of_function(load, data, what) or data
     manifest = Path(directory) / "manifest.json"
     if process == 0:
         data, tree = _make(load, manifest, what)
@@ -39,6 +41,8 @@ def share(load: Any, directory: Path | None, process: int, what: str = "data") -
         name = "" if record["error"] in BY_NAME else record["error"] + ": "
         message = f"process 0 failed while it loaded the data: {name}{record['message']}"
         raise BY_NAME.get(record["error"], RunFailed)(message)
+    if record["stream"]:
+        return streams.EMPTY
     return load() if record["tree"] is None else _read(record["tree"], manifest.parent)
 
 
@@ -48,16 +52,17 @@ def _make(load: Any, manifest: Path, what: str) -> tuple[Any, Any]:
     assert not manifest.exists(), f"{manifest.parent} already holds data"
     try:
         data = load()
-        tree = _write(data, manifest.parent, what)
+        stream = streams.of_function(load, data, what)
+        tree = None if stream else _write(data, manifest.parent, what)
     except Exception as error:
         _publish(manifest, {"error": type(error).__name__, "message": str(error)})
         raise
-    _publish(manifest, {"tree": tree})
-    return data, tree
+    _publish(manifest, {"tree": tree, "stream": stream is not None})
+    return stream or data, tree
 
 
 def _write(data: Any, directory: Path, what: str) -> Any:
-    """Write each array into a file; return the tree of them: {"list": ...}, {"dict": ...}, a file's name or None."""
+    """Write each array into a file; return the tree of their names, encoded."""
     if not is_arrays(data):
         return None
     fields = Arrays.of(data, what).fields
@@ -74,29 +79,12 @@ def _write(data: Any, directory: Path, what: str) -> Any:
             raise KmgpuError(f"{what}: no room for {array.nbytes:,} bytes in {directory} ({error})") from error
         return name
 
-    return _encode(trees.transform(save, fields))
+    return trees.encode(fields, save)
 
 
 def _read(tree: Any, directory: Path) -> Any:
     """Return the data whose arrays' files a tree names, as memory maps."""
-    if isinstance(tree, str):
-        return np.load(directory / tree, mmap_mode="r", allow_pickle=False)
-    if tree is None:
-        return None
-    ((kind, items),) = tree.items()
-    if kind == "dict":
-        return {key: _read(item, directory) for key, item in items}
-    read = [_read(item, directory) for item in items]
-    return tuple(read) if kind == "tuple" else read
-
-
-def _encode(tree: Any) -> Any:
-    """Return JSON that keeps what JSON would lose: tuples, and keys that are numbers."""
-    if isinstance(tree, dict):
-        return {"dict": [[key, _encode(item)] for key, item in tree.items()]}
-    if isinstance(tree, (list, tuple)):
-        return {type(tree).__name__: [_encode(item) for item in tree]}
-    return tree
+    return trees.decode(tree, lambda name: np.load(directory / name, mmap_mode="r", allow_pickle=False))
 
 
 def _publish(manifest: Path, record: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ model's inputs and outputs are; ``trees.as_arrays`` says which lists are one arr
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from kmgpu.data import trees
 from kmgpu.errors import UsageError
 
-_FIELDS = ("x", "y", "sample_weight")
+FIELDS = ("x", "y", "sample_weight")
 _EXPECTED = "a tuple (x, y) or (x, y, sample_weight) of arrays, or an object with __len__ and rows by index"
 
 
@@ -27,14 +28,17 @@ class Source(Protocol):
         """Return x, y, sample_weight as trees of arrays of ``len(indices)`` rows; y and sample_weight may be None."""
 
 
-def as_source(data: Any, what: str) -> Source:
-    """Return the rows of ``data``; ``what`` is its name in errors: "train" or "validation". Raises UsageError."""
-    kind = _unsupported(data)
-    if kind:
-        raise UsageError(f"{what} is {kind}, which this version does not support; give {_EXPECTED}")
-    if not is_arrays(data):
-        return Rows(data, what)
-    return Arrays.of(data, what)
+def as_source(data: Any, what: str, pool: Executor | None = None) -> Source:
+    """Return the rows of ``data``, which is no stream; ``what`` is its name in errors: "train" or "validation".
+
+    The rows of a random-access object are read by the threads of ``pool``, if there is one. Raises UsageError.
+    """
+    if is_arrays(data):
+        return Arrays.of(data, what)
+    if is_function(data) or isinstance(data, (str, bytes)) or not hasattr(data, "__getitem__"):
+        kind = "a function" if is_function(data) else f"of type {type(data).__name__}"  # share() calls functions
+        raise UsageError(f"{what} is {kind}, which is no data; give {_EXPECTED}, or a stream of batches")
+    return Rows(data, what, pool)
 
 
 class Arrays:
@@ -52,27 +56,28 @@ class Arrays:
         return cls(x, y, sample_weight, what)
 
     def __init__(self, x: Any, y: Any, sample_weight: Any, what: str):
-        given = zip(_FIELDS, (x, y, sample_weight), strict=True)
+        given = zip(FIELDS, (x, y, sample_weight), strict=True)
         self.fields = tuple(trees.as_arrays(field, f"{what}: {name}") for name, field in given)
         if not list(trees.leaves(self.fields[0], "x")):
             raise UsageError(f"{what}: x holds no array; give {_EXPECTED}")
-        _check(self.fields, what)
+        check_rows(self.fields, what)
 
     def __len__(self) -> int:
         return trees.rows_of(self.fields[0])
 
     def take(self, indices: np.ndarray) -> tuple[Any, Any, Any]:
-        x, y, sample_weight = trees.transform(lambda array: _plain(array[indices]), self.fields)
+        x, y, sample_weight = trees.transform(lambda array: plain(array[indices]), self.fields)
         return x, y, sample_weight
 
 
 class Rows:
     """Rows of a random-access object: ``len(data)``, and ``data[i]`` is ``(x, y)`` or ``(x, y, sample_weight)``.
 
-    No row is read before it is taken, so that each is read once, and what reading it raises comes as it is.
+    No row is read before it is taken, so that each is read once, and what reading it raises comes as it is, with a note
+    that names the row.
     """
 
-    def __init__(self, data: Any, what: str):
+    def __init__(self, data: Any, what: str, pool: Executor | None = None):
         try:
             self._length = len(data)
         except TypeError as error:
@@ -80,12 +85,13 @@ class Rows:
         if self._length == 0:
             raise UsageError(f"{what}: the {type(data).__name__} has no rows; at least one is needed")
         self._data, self._what = data, what
+        self._map = map if pool is None else pool.map
 
     def __len__(self) -> int:
         return self._length
 
     def take(self, indices: np.ndarray) -> tuple[Any, Any, Any]:
-        rows = [self._row(int(index)) for index in indices]
+        rows = list(self._map(self._row, indices.tolist()))
         forms = [_form(row) for row in rows]
         for index, form in zip(indices, forms, strict=True):
             if form != forms[0]:
@@ -93,17 +99,21 @@ class Rows:
                     f"{self._what}: row {index} is {form} and row {indices[0]} is {forms[0]}; all rows must be alike"
                 )
         x, y, sample_weight = trees.stack(rows)
-        _check((x, y, sample_weight), self._what)
+        check_rows((x, y, sample_weight), self._what)
         return x, y, sample_weight
 
     def _row(self, index: int) -> tuple[Any, ...]:
         """Return x, y, sample_weight of one row; a row that is no tuple is x alone."""
-        row = self._data[index]
+        try:
+            row = self._data[index]
+        except Exception as error:
+            error.add_note(f"row {index} of {self._what}")
+            raise
         fields = row if isinstance(row, tuple) else (row, None)
         if isinstance(row, list) or not 2 <= len(fields) <= 3:
             came = f"a {type(row).__name__} of {len(row)}"
             raise UsageError(f"{self._what}: row {index} is {came}; it must be a tuple (x, y) or (x, y, sample_weight)")
-        named = zip(_FIELDS, (*fields, None)[:3], strict=True)
+        named = zip(FIELDS, (*fields, None)[:3], strict=True)
         return tuple(trees.as_arrays(field, f"{self._what}: row {index}: {name}") for name, field in named)
 
 
@@ -117,25 +127,9 @@ def is_arrays(data: Any) -> bool:
     return isinstance(data, (tuple, list, dict)) or trees.is_array(data)
 
 
-def _unsupported(data: Any) -> str | None:
-    """Return words for what cannot be a source: batches or streams instead of rows, and things that are no data."""
-    ancestors = [f"{ancestor.__module__}.{ancestor.__name__}" for ancestor in type(data).__mro__]
-    if any(name.startswith("keras.") and name.endswith(".PyDataset") for name in ancestors):
-        return "a keras PyDataset (batches, not rows)"
-    if any(name.startswith("tensorflow.python.data.") for name in ancestors):
-        return "a tf.data.Dataset (a stream, not rows by index)"
-    if is_function(data):
-        return "a function"  # share() calls the functions that a recipe may give
-    if is_arrays(data):
-        return None
-    if isinstance(data, (str, bytes)) or not hasattr(data, "__getitem__"):
-        stream = " (a stream, not rows by index)" if hasattr(data, "__iter__") else ""
-        return f"of type {type(data).__name__}{stream}"
-    return None
-
-
-def _check(fields: tuple[Any, ...], what: str) -> None:
-    named = [pair for name, field in zip(_FIELDS, fields, strict=True) for pair in trees.leaves(field, name)]
+def check_rows(fields: tuple[Any, ...], what: str) -> None:
+    """Raise UsageError unless all arrays hold numbers, and one row for each sample."""
+    named = [pair for name, field in zip(FIELDS, fields, strict=True) for pair in trees.leaves(field, name)]
     first_name, first = named[0]
     for name, array in named:
         if array.dtype.kind in "OSUMmc":
@@ -151,7 +145,7 @@ def _check(fields: tuple[Any, ...], what: str) -> None:
         raise UsageError(f"{what}: {first_name} has no rows; at least one is needed")
 
 
-def _plain(rows: np.ndarray) -> np.ndarray:
+def plain(rows: np.ndarray) -> np.ndarray:
     """Return rows in memory, contiguous and in the machine's byte order, as frameworks want them."""
     dtype = rows.dtype if rows.dtype.isnative else rows.dtype.newbyteorder("=")
     return np.ascontiguousarray(rows, dtype)

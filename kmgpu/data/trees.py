@@ -73,3 +73,25 @@ def stack(trees: Sequence[Any]) -> Any:
 def rows_of(tree: Any) -> int:
     """Return the number of rows of the arrays in a tree."""
     return len(next(leaves(tree, ""))[1])
+
+
+def encode(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a tree of ``function`` of its leaves, which JSON holds, as JSON keeps it: with tuples, numbers as keys."""
+    if isinstance(tree, dict):
+        return {"dict": [[key, encode(item, function)] for key, item in tree.items()]}
+    if isinstance(tree, (list, tuple)):
+        return {type(tree).__name__: [encode(item, function) for item in tree]}
+    return None if tree is None else {"leaf": function(tree)}
+
+
+def decode(record: Any, function: Callable[[Any], Any]) -> Any:
+    """Return the tree that ``encode`` wrote, of ``function`` of its leaves."""
+    if record is None:
+        return None
+    ((kind, items),) = record.items()
+    if kind == "leaf":
+        return function(items)
+    if kind == "dict":
+        return {key: decode(item, function) for key, item in items}
+    read = [decode(item, function) for item in items]
+    return tuple(read) if kind == "tuple" else read

@@ -61,7 +61,8 @@ def report(rundir: Any, process: int, error: BaseException) -> None:
     if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
         kind = "OutOfMemory"
     lost_peer = session.lost_peer(error)
-    record = {"time": time.time(), "kind": kind, "message": str(error), "traceback": traceback.format_exc()}
+    message = "; ".join([str(error), *getattr(error, "__notes__", ())])  # notes say which row it was
+    record = {"time": time.time(), "kind": kind, "message": message, "traceback": traceback.format_exc()}
     rundir.path.mkdir(parents=True, exist_ok=True)  # a command line run by hand may name a new one
     write_json(rundir.error_file(process), record | {"secondary": lost_peer})
     traceback.print_exception(error)
