@@ -202,14 +202,14 @@ def start_lines(event: dict[str, Any]) -> list[str]:
     else:
         devices = f"{counted(count, 'GPU')}: {', '.join(event['devices'])}"
     shares = sorted(set(event["per_device_batch"]), reverse=True)
-    rate = event["learning_rate"]
+    rate, steps, rows = event["learning_rate"], event["steps_per_epoch"], event["rows"]
     precision = ", ".join(f"{name} {_switch(value)}" for name, value in event["precision"].items())
     return [
         devices,
         f"{event['framework']}, strategy {event['strategy']}, track {event['track']}",
         f"global batch {event['batch_size']}, {' or '.join(map(str, shares))} per device, "
-        f"{counted(event['steps_per_epoch'], 'step')} per epoch, {counted(event['epochs'], 'epoch')}, "
-        f"{counted(event['rows'], 'sample')}",
+        f"{'unknown steps' if steps is None else counted(steps, 'step')} per epoch, "
+        f"{counted(event['epochs'], 'epoch')}, {'batches of a stream' if rows is None else counted(rows, 'sample')}",
         f"learning rate {rate if isinstance(rate, str) else format(rate, '.6g')}, {precision}, "
         f"{counted(event['parameters'], 'parameter')}, initial weights {event['initial_weights'][:12]}",
     ]

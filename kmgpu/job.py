@@ -31,6 +31,7 @@ class Job:
     loss_gather: str = "auto"
     initial_weights: str | None = None  # safetensors file, keys "<index>/<path>"
     python: str | None = None  # interpreter of the workers; None is the running one
+    workers: int = 0  # threads that read rows, over all processes; 0 is one in each
     mode: str = "train"  # what the worker does: "train" or "parity"
     options: dict[str, Any] = field(default_factory=dict)  # of the mode
 

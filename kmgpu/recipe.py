@@ -15,7 +15,8 @@ class Recipe:
 
     ``model`` is a compiled ``keras.Model``. ``train`` and ``validation`` are ``(x, y)`` or ``(x, y, sample_weight)``
     of arrays or memory maps (or dicts or lists of them for several inputs and outputs), or an object with
-    ``__len__`` and rows by index, or a function of no arguments that returns one of these, called once per host.
+    ``__len__`` and rows by index, or a stream of batches (PyDataset, tf.data, DataLoader, generator), or a function of
+    no arguments that returns one of these, called once per host.
     ``batch_size`` is global: the samples of one update over all devices.
     """
 
@@ -30,12 +31,14 @@ class Recipe:
     accumulate: int = 1
     batch_norm: str = "global"
     steps_per_epoch: int | None = None
+    validation_steps: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "accumulate"):
             _check_count(name, getattr(self, name))
-        if self.steps_per_epoch is not None:
-            _check_count("steps_per_epoch", self.steps_per_epoch)
+        for name in ("steps_per_epoch", "validation_steps"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name))
         if self.batch_norm not in ("global", "replica"):
             raise UsageError(f"batch_norm is {self.batch_norm!r}; it is 'global' or 'replica'")
 

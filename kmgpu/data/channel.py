@@ -59,7 +59,7 @@ def send(connection: Connection, kind: str, record: Any = None, arrays: Sequence
         connection.send_bytes(json.dumps([kind, record, described]).encode())
         for tree in arrays:
             for _, array in trees.leaves(tree, ""):
-                connection.send_bytes(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+                connection.send_bytes(_bytes(np.ascontiguousarray(array)))
 
 
 def receive(connection: Connection) -> tuple[str, Any, list[Any]]:
@@ -69,10 +69,16 @@ def receive(connection: Connection) -> tuple[str, Any, list[Any]]:
 
         def array(leaf: list[Any]) -> np.ndarray:
             found = np.empty(leaf[1], leaf[0])
-            connection.recv_bytes_into(memoryview(found.reshape(-1).view(np.uint8)))
+            connection.recv_bytes_into(_bytes(found))
             return found
 
         return kind, record, [trees.decode(tree, array) for tree in described]
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    """Return the memory of a contiguous array."""
+    flat: Any = array.reshape(-1).view(np.uint8)
+    return memoryview(flat)
 
 
 @contextlib.contextmanager
@@ -80,7 +86,7 @@ def _lost() -> Iterator[None]:
     try:
         yield
     except (EOFError, ConnectionError) as error:
-        raise PeerLost("the connection to the process that reads the data, or to one that is sent them, is lost") from error
+        raise PeerLost("the connection between the process that reads the data and another is lost") from error
 
 
 @contextlib.contextmanager

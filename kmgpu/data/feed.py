@@ -1,25 +1,20 @@
-"""Feeds: the updates of each epoch, read ahead, from rows by index or from a stream."""
+"""Feeds: the updates of each epoch, read ahead.
+
+A feed is a ``RowFeed`` of rows by index, in an order that is kmgpu's own, or a ``StreamFeed`` of batches as they come.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-
-from kmgpu.data import channel, trees
 from kmgpu.data.ahead import Ahead
-from kmgpu.data.loader import Batch, class_weights, places, updates
-from kmgpu.data.order import content_hashes
-from kmgpu.data.share import share
-from kmgpu.data.source import Source, as_source
-from kmgpu.data.streams import Fields, Stream, as_stream, fields_of, form
-from kmgpu.errors import UsageError
+from kmgpu.data.loader import Batch, updates
+from kmgpu.data.source import Source
 
 Update = tuple[Batch, ...]
 Updates = Generator[Update, None, None]
@@ -32,7 +27,8 @@ class Wish:
     what: str  # "train" or "validation", for errors
     process: int = 0
     processes: int = 1
-    batch_size: int | None = None  # None: a stream's own
+    batch_size: int = 32  # of rows; a stream has its own
+    given: bool = False  # whether the batch size was given on the command line
     steps: int | None = None  # updates of an epoch; None: as many as there are
     seed: int = 0
     shuffle: bool = False
@@ -62,20 +58,11 @@ class Feed(Protocol):
     def end_epoch(self) -> None:
         """Tell the data that the last update of an epoch has been used."""
 
-
-def open_feed(data: Any, wish: Wish) -> Feed:
-    """Return the feed of what a recipe gives as data. To be called by all processes."""
-    folder = None if wish.folder is None else wish.folder / wish.what
-    data = share(data, folder, wish.process, wish.what)
-    stream = as_stream(data, wish.what, wish.workers)
-    if stream is None:
-        return RowFeed(as_source(data, wish.what, _pool(wish)), wish)
-    if folder is None or wish.process == 0:
-        return StreamFeed(stream, wish)
-    return SentFeed(wish, folder / "stream")
+    def sample(self, steps: int) -> list[Update]:
+        """Return so many updates of as many epochs as it takes; of rows, the last is one that ends an epoch."""
 
 
-def _pool(wish: Wish) -> Executor | None:
+def pool_of(wish: Wish) -> Executor | None:
     """Return this process's share of the threads that read rows."""
     threads = wish.workers // wish.processes + (wish.process < wish.workers % wish.processes)
     return ThreadPoolExecutor(threads, thread_name_prefix="kmgpu-data") if threads > 1 else None
@@ -88,12 +75,13 @@ class RowFeed:
     notes: list[str] = []
 
     def __init__(self, source: Source, wish: Wish):
-        assert wish.batch_size is not None
         self._source, self._wish = source, wish
         size, rows = wish.batch_size, len(source)
         starts = range(0, rows, size)[: wish.steps]
-        self.rows, self.batch_size, self.steps = rows, size, len(starts)
-        self.sizes = tuple(dict.fromkeys(min(size, rows - start) for start in starts))
+        self.rows: int | None = rows
+        self.steps: int | None = len(starts)
+        self.batch_size = size
+        self.sizes: tuple[int, ...] = tuple(dict.fromkeys(min(size, rows - start) for start in starts))
         self._begun: tuple[Update, Updates] | None = None
 
     def first(self) -> Update:
@@ -104,194 +92,30 @@ class RowFeed:
 
     def epoch(self, number: int, start: int = 0) -> Ahead[Update]:
         begun, self._begun = self._begun, None
-        fresh = begun is None or (number, start) != (0, 0)
-        return Ahead(self._updates(number, start) if fresh else _chained(*begun))
+        if begun is not None and (number, start) == (0, 0):
+            return Ahead(chained(*begun))
+        return Ahead(self._updates(number, start))
 
     def end_epoch(self) -> None:
         pass
 
-    def _updates(self, epoch: int, start: int) -> Updates:
+    def sample(self, steps: int) -> list[Update]:
+        assert self.steps is not None
+        chosen = None if steps >= self.steps else {*range(steps - 1), self.steps - 1}
+        epochs = (self._updates(epoch, 0, chosen) for epoch in count())
+        return list(islice(chain.from_iterable(epochs), steps))
+
+    def _updates(self, epoch: int, start: int, chosen: Collection[int] | None = None) -> Updates:
         wish = self._wish
         return updates(
             self._source, batch_size=self.batch_size, seed=wish.seed, epoch=0 if wish.again else epoch,
-            shuffle=wish.shuffle, part=(wish.process, wish.processes), start=start, steps=wish.steps,
+            shuffle=wish.shuffle, part=(wish.process, wish.processes), start=start, steps=wish.steps, chosen=chosen,
             class_weight=wish.class_weight, accumulate=wish.accumulate,
         )  # fmt: skip
 
 
-class StreamFeed:
-    """Batches as a stream gives them, read by this process alone, and sent to the others."""
-
-    stream = True
-    rows = None
-
-    def __init__(self, stream: Stream, wish: Wish):
-        if wish.batch_size is not None:
-            raise UsageError(
-                f"{wish.what} is {stream.kind}, whose batches are its own; leave out --batch-size, and set it in the recipe"
-            )
-        steps = wish.steps
-        if steps is None and stream.endless:
-            name = "steps_per_epoch" if wish.what == "train" else f"{wish.what}_steps"
-            raise UsageError(
-                f"{wish.what} is {stream.kind}, whose end cannot be known; give the recipe {name}"
-                + (", or the function that makes it, without its parentheses" if stream.once else "")
-            )
-        self.steps = stream.steps if steps is None else steps
-        self._stream, self._wish = stream, wish
-        self._peers: list[Any] = []
-        self._elements = self._passes()
-        self._read = 0  # elements since the beginning
-        self._epochs = 0  # ended
-        self._form = ""
-        self._begun: tuple[Update, Updates] | None = None
-        self.notes = [] if stream.note is None else [stream.note]
-
-    def first(self) -> Update:
-        if self._begun is None:
-            self._join()
-            items = self._updates(0, 0)
-            self._begun = next(items), items
-            self.batch_size = self._begun[0][0].update_size
-            self.sizes = (self.batch_size,)
-        return self._begun[0]
-
-    def epoch(self, number: int, start: int = 0) -> Ahead[Update]:
-        begun, self._begun = self._begun, None
-        if begun is not None and (number, start) == (0, 0):
-            return Ahead(_chained(*begun))
-        if begun is not None:
-            begun[1].close()
-        return Ahead(self._updates(number, start))
-
-    def end_epoch(self) -> None:
-        self._stream.on_epoch_end()
-        self._epochs += 1
-
-    def _join(self) -> None:
-        """Wait for the other processes, and tell them what cannot be seen from the batches."""
-        wish = self._wish
-        if wish.folder is not None:
-            self._peers = channel.listen(wish.folder / wish.what / "stream", wish.processes - 1)
-            for peer in self._peers:
-                channel.send(peer, "steps", self.steps)
-
-    def _updates(self, epoch: int, start: int) -> Updates:
-        """Yield the updates of an epoch, each sent to the other processes before."""
-        wish, row = self._wish, 0
-        try:
-            for step, fields in enumerate(self._fields(epoch, start), start):
-                numbers = np.arange(row, row + trees.rows_of(fields[0]))
-                row += len(numbers)
-                for process, peer in enumerate(self._peers, 1):
-                    _send(peer, _cut(step, fields, numbers, process, wish))
-                yield _cut(step, fields, numbers, 0, wish)
-        except Exception as error:
-            self._tell("error", f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            self._tell("end")
-
-    def _tell(self, kind: str, record: Any = None) -> None:
-        for peer in self._peers:
-            with contextlib.suppress(channel.PeerLost):
-                channel.send(peer, kind, record)
-
-    def _fields(self, epoch: int, start: int) -> Iterator[Fields]:
-        """Yield the elements of an epoch from a step on; with ``steps``, it goes on where the epoch before stopped."""
-        wish, stream = self._wish, self._stream
-        while self._epochs < epoch:  # a run that is resumed
-            stream.on_epoch_begin()
-            self.end_epoch()
-        stream.on_epoch_begin()
-        if wish.steps is None or (wish.again and not stream.once):
-            yield from islice(self._pass(), start, wish.steps)
-            return
-        before = 0 if wish.again else epoch * wish.steps + start - self._read
-        for _ in islice(self._elements, before):
-            pass
-        yield from islice(self._elements, wish.steps - start)
-
-    def _passes(self) -> Iterator[Fields]:
-        while True:
-            yield from self._pass()
-            if self._stream.once:
-                raise UsageError(
-                    f"{self._wish.what}: {self._stream.kind} ended after {self._read} batches, and more are needed; "
-                    "give the function that makes it, or ask for fewer steps or epochs"
-                )
-
-    def _pass(self) -> Iterator[Fields]:
-        """Yield x, y, sample_weight of each batch of one pass, all of one form."""
-        elements, number, kind = self._stream.begin(), 0, self._stream.kind
-        while True:
-            name = f"{self._wish.what}: batch {number}"
-            try:
-                element = next(elements)
-            except StopIteration:
-                break
-            except Exception as error:
-                error.add_note(f"batch {number} of {self._wish.what}")
-                raise
-            fields = fields_of(element, name)
-            self._form = self._form or form(fields)
-            if form(fields) != self._form:
-                raise UsageError(f"{name} is {form(fields)}, and the first was {self._form}; all must be alike")
-            number += 1
-            self._read += 1
-            yield fields
-        if number == 0:
-            raise UsageError(f"{self._wish.what} is {kind} that gave no batch; at least one is needed")
-
-
-class SentFeed:
-    """The rows of this process of what process 0 reads from a stream."""
-
-    stream = True
-    rows = None
-    notes: list[str] = []
-
-    def __init__(self, wish: Wish, path: Path):
-        self._wish, self._path = wish, path
-        self._begun: tuple[Update, Updates] | None = None
-
-    def first(self) -> Update:
-        if self._begun is None:
-            self._connection = channel.connect(self._path, self._wish.process)
-            _, self.steps, _ = channel.receive(self._connection)
-            items = self._updates()
-            self._begun = next(items), items
-            self.batch_size = self._begun[0][0].update_size
-            self.sizes = (self.batch_size,)
-        return self._begun[0]
-
-    def epoch(self, number: int, start: int = 0) -> Ahead[Update]:
-        begun, self._begun = self._begun, None
-        if begun is not None and (number, start) == (0, 0):
-            return Ahead(_chained(*begun))
-        if begun is not None:
-            begun[1].close()
-        return Ahead(self._updates())
-
-    def end_epoch(self) -> None:
-        pass
-
-    def _updates(self) -> Updates:
-        kind = "begin"
-        try:
-            while True:
-                kind, record, arrays = channel.receive(self._connection)
-                if kind == "end":
-                    return
-                if kind == "error":
-                    raise channel.PeerLost(f"process 0 failed while it read the data: {record}")
-                yield _received(record, arrays)
-        finally:
-            while kind == "update":  # closed before the end: process 0 still sends what it has read
-                kind, _, _ = channel.receive(self._connection)
-
-
-def _chained(first: Update, items: Updates) -> Updates:
+def chained(first: Update, items: Updates) -> Updates:
+    """Yield an update that was read before, and the others."""
     try:
         yield first
         yield from items
@@ -299,36 +123,16 @@ def _chained(first: Update, items: Updates) -> Updates:
         items.close()
 
 
-def _cut(step: int, fields: Fields, numbers: np.ndarray, process: int, wish: Wish) -> Update:
-    """Return the rows of one process of an element of a stream, as an update."""
-    own_form = str(trees.transform(lambda array: array.shape[1:], fields))
-    batches = []
-    for share, own in places(len(numbers), wish.accumulate, (process, wish.processes)):
-        x, y, sample_weight = trees.transform(lambda array, own=own: array[own], fields)
-        contents = content_hashes(array for _, array in trees.leaves((x, y, sample_weight), ""))
-        if wish.class_weight is not None:
-            sample_weight = class_weights(y, sample_weight, wish.class_weight)
-        batch = Batch(
-            step, numbers[share], own.start - share.start, x, y, sample_weight, share.start, len(numbers), contents,
-            own_form,
-        )  # fmt: skip
-        batches.append(batch)
-    return tuple(batches)
-
-
-def _send(peer: channel.Connection, update: Update) -> None:
-    records, arrays = [], []
-    for batch in update:
-        numbers = int(batch.indices[0]), len(batch.indices)
-        records.append([batch.step, *numbers, batch.first, batch.offset, batch.update, batch.form])
-        arrays.append((batch.x, batch.y, batch.sample_weight, batch.contents))
-    channel.send(peer, "update", records, arrays)
-
-
-def _received(records: list[list[Any]], arrays: list[Any]) -> Update:
-    batches = []
-    for (step, number, size, first, offset, update, form_), fields in zip(records, arrays, strict=True):
-        x, y, sample_weight, contents = fields
-        indices = np.arange(number, number + size)
-        batches.append(Batch(step, indices, first, x, y, sample_weight, offset, update, contents, form_))
-    return tuple(batches)
+def first_updates(feed: Feed, steps: int) -> list[Update]:
+    """Return the first updates of a feed, of as many epochs as it takes."""
+    feed.first()
+    found: list[Update] = []
+    for epoch in count():
+        updates = feed.epoch(epoch)
+        for update in updates:
+            found.append(update)
+            if len(found) == steps:
+                updates.close()
+                return found
+        feed.end_epoch()
+    raise AssertionError

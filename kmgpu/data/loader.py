@@ -89,9 +89,9 @@ def updates(
 ) -> Generator[tuple[Batch, ...], None, None]:
     """Yield the updates of one epoch: ``batch_size`` rows in ``accumulate`` near-equal batches, fewer if rows are few.
 
-    The last update may be short. Of the updates from ``start`` to before ``steps`` those that are ``chosen``. Each batch
-    holds the rows of ``part``, which is (process, processes); the source is asked for these alone. Where a batch has
-    fewer rows than processes, each gets all of them.
+    The last update may be short. Of the updates from ``start`` to before ``steps`` come those that are ``chosen``. Each
+    batch holds the rows of ``part``, which is (process, processes); the source is asked for these alone. Where a batch
+    has fewer rows than processes, each gets all of them.
     """
     order = epoch_order(len(source), seed, epoch, shuffle)
     for step, first in islice(enumerate(range(0, len(order), batch_size)), start, steps):

@@ -2,96 +2,102 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from kmgpu.backends.adapter import Adapter
-from kmgpu.data.loader import batches
-from kmgpu.data.source import Source
+from kmgpu.data.ahead import Ahead
+from kmgpu.data.feed import Feed, Update
 from kmgpu.worker import weights
 from kmgpu.worker.progress import Mean, Progress
-from kmgpu.worker.run import Run, Update
-from kmgpu.worker.sizes import batch_sizes, idle_notes, shares
+from kmgpu.worker.run import Run
+from kmgpu.worker.sizes import idle_notes, shares
 from kmgpu.worker.windows import Window, windows
 
 
 def train(run: Run) -> None:
     """Train a recipe, record what happens, and leave its weights in the run's directory."""
     progress = Progress()
-    stream = run.updates(progress)
-    first = next(stream)  # the model is built for it, and it is read only once
-    stream = itertools.chain([first], stream)
-    initial = _begin(run, first)
-    seen: set[int] = set()  # sizes of updates that the framework has compiled for
+    initial = _begin(run)
+    seen: set[Any] = set()  # forms of updates that the framework has compiled for
     while progress.epoch < run.epochs:
-        _epoch(run, progress, stream, seen)
-        stream = run.updates(progress)
+        _epoch(run, progress, seen)
     _end(run, progress, initial)
 
 
-def _begin(run: Run, first: Update) -> str:
+def _begin(run: Run) -> str:
     """Build the model, give it its initial weights and say what is run and how; returns the weights' hash."""
-    adapter, rows = run.adapter, len(run.rows)
-    validation_rows = len(run.validation) if run.validation is not None else 0
+    adapter, train, validation = run.adapter, run.train, run.validation
+    first = train.first()  # the model is built for it
+    if validation is not None:
+        validation.first()
     options = {
         "loss_gather": run.job.loss_gather, "track": run.job.track,
-        "sizes": batch_sizes(rows, run.batch_size, run.steps_per_epoch),
-        "evaluated": batch_sizes(validation_rows, run.batch_size),
+        "sizes": train.sizes, "evaluated": () if validation is None else validation.sizes,
     }  # fmt: skip
     notes = adapter.prepare(run.recipe, first, options)
     initial = weights.initialise(adapter, run.job, run.rundir)
     run.record(
         "start", **adapter.facts(), backend=run.job.backend, strategy=run.job.strategy, track=run.job.track,
-        seed=run.job.seed, device_kind=run.job.device_kind, processes=adapter.processes, batch_size=run.batch_size,
-        per_device_batch=shares(run.batch_size, adapter.devices), rows=rows, validation_rows=validation_rows,
-        steps_per_epoch=run.steps_per_epoch, epochs=run.epochs, initial_weights=initial,
+        seed=run.job.seed, device_kind=run.job.device_kind, processes=adapter.processes, batch_size=train.batch_size,
+        per_device_batch=shares(train.batch_size, adapter.devices), rows=train.rows,
+        validation_rows=0 if validation is None else validation.rows,
+        steps_per_epoch=train.steps, epochs=run.epochs, initial_weights=initial,
     )  # fmt: skip
-    for note in [*notes, *idle_notes(rows, run.batch_size, run.steps_per_epoch, adapter.devices)]:
+    feeds = [feed for feed in (train, validation) if feed is not None]
+    told = [note for feed in feeds for note in feed.notes]
+    for note in [*notes, *told, *idle_notes(train.sizes, adapter.devices)]:
         run.record("note", text=note)
     return initial
 
 
-def _epoch(run: Run, progress: Progress, stream: Iterator[Update], seen: set[int]) -> None:
+def _epoch(run: Run, progress: Progress, seen: set[Any]) -> None:
     """Train what is left of an epoch, window after window, and evaluate."""
     began = time.perf_counter()
-    for window in windows(stream, seen):
-        _window(run, progress, window)
+    updates = run.updates(progress)
+    for window in windows(updates, seen):
+        _window(run, progress, window, updates)
     metrics = {"loss": progress.loss.value(), **run.adapter.metrics()}
     trained = time.perf_counter()
+    run.train.end_epoch()
+    waiting = float(run.adapter.gather(np.array(updates.waited)).max())
     if run.validation is not None:
-        scores = evaluate(run.adapter, run.validation, run.batch_size)
+        scores, _ = evaluate(run.adapter, run.validation)
         metrics |= {f"val_{name}": value for name, value in scores.items()}
     if run.job.track != "as-shipped":  # where frameworks let BatchNorm's statistics drift apart
         weights.check_replicas(run.adapter)
     evaluation_seconds = time.perf_counter() - trained
     run.record(
-        "epoch", epoch=progress.epoch, seconds=trained - began, evaluation_seconds=evaluation_seconds, metrics=metrics
-    )
+        "epoch", epoch=progress.epoch, seconds=trained - began, waiting_seconds=waiting,
+        evaluation_seconds=evaluation_seconds, metrics=metrics,
+    )  # fmt: skip
     progress.end_epoch()
 
 
-def _window(run: Run, progress: Progress, window: Window) -> None:
+def _window(run: Run, progress: Progress, window: Window, source: Ahead[Update]) -> None:
     """Train some updates, wait for them, and record their losses and their time."""
     adapter = run.adapter
-    clock = time.perf_counter()
-    handles = [adapter.train_step([adapter.put(batch) for batch in update]) for update in window.updates]
+    clock, waited = time.perf_counter() - window.waited, source.waited - window.waited
+    updates, handles = [], []
+    for update in window:
+        handles.append(adapter.train_step([adapter.put(batch) for batch in update]))
+        updates.append(update)
     losses = adapter.losses(handles)
-    seconds = time.perf_counter() - clock + window.reading
+    seconds = time.perf_counter() - clock
     first, samples = progress.updates, progress.samples
-    for update, loss in zip(window.updates, losses, strict=True):
+    for update, loss in zip(updates, losses, strict=True):
         _consumed(progress, update, adapter.process)
         if progress.finite and not np.isfinite(loss):
             progress.finite = False
             run.record("note", text=f"the loss is {loss} in step {progress.updates - 1}")
-    progress.loss.add(losses, [update[0].update_size for update in window.updates])
+    progress.loss.add(losses, [update[0].update_size for update in updates])
     run.record(
         "window", epoch=progress.epoch, step=first, steps=len(losses), samples=progress.samples - samples,
-        seconds=seconds, losses=losses, compiling=window.compiling,
+        seconds=seconds, waiting_seconds=source.waited - waited, losses=losses, compiling=window.compiling,
     )  # fmt: skip
 
 
@@ -99,18 +105,18 @@ def _consumed(progress: Progress, update: Update, process: int) -> None:
     """Count an update, and enter its samples into the order."""
     for batch in update:
         if batch.counted(process):
-            rows = batch.positions
-            progress.order.add(progress.updates, batch.offset + rows, batch.indices[rows])
+            progress.order.add(progress.updates, batch.offset + batch.positions, batch.samples)
     progress.step, progress.updates = progress.step + 1, progress.updates + 1
     progress.samples += update[0].update_size
 
 
-def evaluate(adapter: Adapter, rows: Source, batch_size: int) -> dict[str, float]:
-    """Return loss and metrics over all rows of a source, each counted once."""
-    loss, part = Mean(), (adapter.process, adapter.processes)
-    for batch in batches(rows, batch_size=batch_size, seed=0, epoch=0, shuffle=False, part=part):
+def evaluate(adapter: Adapter, feed: Feed) -> tuple[dict[str, float], int]:
+    """Return loss and metrics over all rows of a feed, each counted once, and how many those are."""
+    loss = Mean()
+    for (batch,) in feed.epoch(0):
         loss.add(adapter.losses([adapter.evaluate_step(adapter.put(batch))]), [batch.size])
-    return {"loss": loss.value(), **adapter.metrics()}
+    feed.end_epoch()
+    return {"loss": loss.value(), **adapter.metrics()}, loss.rows
 
 
 def _end(run: Run, progress: Progress, initial: str) -> None:

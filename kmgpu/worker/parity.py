@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 from kmgpu.backends.adapter import Adapter, State, StepResult
 from kmgpu.data import trees
-from kmgpu.data.loader import Batch, updates
-from kmgpu.data.source import Source
+from kmgpu.data.feed import Feed, Update
+from kmgpu.data.loader import Batch
 from kmgpu.job import Job
 from kmgpu.recipe import Recipe
 from kmgpu.rundir import RunDir, write_json
@@ -28,17 +27,16 @@ from kmgpu.worker import weights
 # A step is also compared on batches a little off: a kink (ReLU, max-pool) that rounding flips on one batch is not
 # there on another, while wrong mathematics is wrong on all. The last one is off by one rounding: the noise floor.
 VARIANTS = ("batch", "moved", "moved again", "rounded")
-Update = tuple[Batch, ...]
 MOST_LAYER_BYTES = 1 << 29  # of layers' outputs that the reference keeps
 TINY = 1e-30  # below it are float32's denormal numbers, which some backends flush to zero
 ZERO = 1e-6  # of the global norm: below it a gradient is zero but for rounding, as that of a bias before BatchNorm
 
 
-def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Source, record: Callable) -> None:
+def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, feed: Feed, record: Callable) -> None:
     """Write parity.json: how far this cell is from the reference, or, for the reference, how far rounding takes it."""
     reference = job.options["reference"]
     folder = rundir.path / "parity" if reference is None else Path(reference) / "parity"
-    steps = list(itertools.islice(_stream(job, adapter, recipe, rows), job.options["steps"]))
+    steps = feed.sample(job.options["steps"])
     sizes = tuple(dict.fromkeys(_update_size(update) for update in steps))
     record("facts", **_prepare(job, rundir, adapter, recipe, steps[0], sizes))
     names = adapter.tools.names(adapter.model)
@@ -53,21 +51,6 @@ def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Source
         dtypes = adapter.tools.dtypes(adapter.model)
         write_json(rundir.path / "parity.json", {"names": names, "dtypes": dtypes, **found})
     record("end")
-
-
-def _stream(job: Job, adapter: Adapter, recipe: Recipe, rows: Source) -> Iterator[Update]:
-    """Yield the updates of as many epochs as it takes; of less than an epoch its last, perhaps uneven, one is one."""
-    size = job.batch_size or recipe.batch_size
-    whole = -(-len(rows) // size)
-    per_epoch = min(whole, recipe.steps_per_epoch or whole)
-    steps = job.options["steps"]
-    chosen = None if steps >= per_epoch else {*range(steps - 1), per_epoch - 1}
-    for epoch in itertools.count():
-        yield from updates(
-            rows, batch_size=size, chosen=chosen, seed=job.seed, epoch=epoch, shuffle=recipe.shuffle,
-            part=(adapter.process, adapter.processes), steps=recipe.steps_per_epoch, class_weight=recipe.class_weight,
-            accumulate=recipe.accumulate,
-        )  # fmt: skip
 
 
 def _prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import os
@@ -13,8 +14,9 @@ from typing import Any
 
 from kmgpu import backends
 from kmgpu.backends.adapter import Adapter, Place
-from kmgpu.data.share import share
-from kmgpu.data.source import Source, as_source
+from kmgpu.data.channel import PeerLost
+from kmgpu.data.feed import Feed, Wish
+from kmgpu.data.stream_feed import open_feed
 from kmgpu.errors import KmgpuError, UsageError
 from kmgpu.job import Job
 from kmgpu.recipe import Recipe
@@ -66,20 +68,34 @@ class Session:
         record = events.write if events is not None else (lambda event, **fields: None)
         scratch = self._scratch / f"run-{self._number}" if adapter.processes > 1 else None
         recipe = make_recipe(job, adapter)
+        train = Wish(
+            "train", adapter.process, adapter.processes, job.batch_size or recipe.batch_size,
+            given=job.batch_size is not None, steps=recipe.steps_per_epoch, seed=job.seed, shuffle=recipe.shuffle,
+            accumulate=recipe.accumulate, class_weight=recipe.class_weight, workers=job.workers, folder=scratch,
+        )  # fmt: skip
 
-        def rows(data: Any, what: str) -> Source:
-            return as_source(share(data, scratch and scratch / what, adapter.process, what), what)
+        def whole(data: Any, what: str, steps: int | None = None) -> Feed:
+            """Return the rows of what is not trained on, in their order, the same in every epoch."""
+            return open_feed(
+                data, dataclasses.replace(train, what=what, steps=steps, shuffle=False, accumulate=1, class_weight=None,
+                again=True),
+            )  # fmt: skip
 
         if job.mode == "predict":
-            using.predict(job, rundir, adapter, recipe, rows(using.read_input(job.options["input"]), "input"), record)
+            rows = whole(using.read_input(job.options["input"]), "input")
+            using.predict(job, rundir, adapter, recipe, rows, record)
         elif job.mode == "evaluate":
             what = job.options["data"]
-            using.evaluate(job, rundir, adapter, recipe, rows(getattr(recipe, what), what), record)
+            steps = recipe.validation_steps if what == "validation" else recipe.steps_per_epoch
+            using.evaluate(job, rundir, adapter, recipe, whole(getattr(recipe, what), what, steps), record)
         elif job.mode == "parity":
-            parity.run(job, rundir, adapter, recipe, rows(recipe.train, "train"), record)
+            parity.run(job, rundir, adapter, recipe, open_feed(recipe.train, train), record)
         else:
-            validation = None if recipe.validation is None else rows(recipe.validation, "validation")
-            loop.train(Run(job, rundir, adapter, recipe, rows(recipe.train, "train"), validation, record))
+            trained = open_feed(recipe.train, train)
+            validation = None
+            if recipe.validation is not None:
+                validation = whole(recipe.validation, "validation", recipe.validation_steps)
+            loop.train(Run(job, rundir, adapter, recipe, trained, validation, record))
         if events is not None:
             events.close()
 
@@ -114,4 +130,4 @@ def make_recipe(job: Job, adapter: Adapter) -> Recipe:
 
 def lost_peer(error: BaseException) -> bool:
     """Whether a process stops only because another one did."""
-    return _adapter_module is not None and _adapter_module.lost_peer(error)
+    return isinstance(error, PeerLost) or (_adapter_module is not None and _adapter_module.lost_peer(error))

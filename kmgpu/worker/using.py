@@ -4,47 +4,44 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kmgpu.backends.adapter import Adapter
-from kmgpu.data.loader import Batch, batches
-from kmgpu.data.source import Source
+from kmgpu.data.feed import Feed
+from kmgpu.data.loader import Batch
 from kmgpu.data.trees import leaves
 from kmgpu.errors import UsageError
 from kmgpu.job import FORMAT, Job
 from kmgpu.recipe import Recipe
 from kmgpu.rundir import RunDir, write_json
 from kmgpu.worker import loop, weights
-from kmgpu.worker.sizes import batch_sizes
 
 FLOATS = "float32"  # what files hold instead of bfloat16, which is no type of NumPy's
 
 
-def evaluate(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Source, record: Callable) -> None:
+def evaluate(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Feed, record: Callable) -> None:
     """Write evaluation.json: loss and metrics over all rows, each counted once."""
-    size = job.batch_size or recipe.batch_size
-    first = next(_batches(rows, size, adapter))
-    started = _prepare(job, adapter, recipe, first, {"evaluated": batch_sizes(len(rows), size)}, record)
-    metrics = loop.evaluate(adapter, rows, size)
+    (first,) = rows.first()
+    started = _prepare(job, adapter, recipe, first, {"evaluated": rows.sizes}, record)
+    metrics, count = loop.evaluate(adapter, rows)
     if adapter.process == 0:
-        found = {"format": FORMAT, "data": job.options["data"], "rows": len(rows), "batch_size": size, **started}
+        found = {"format": FORMAT, "data": job.options["data"], "rows": count, "batch_size": rows.batch_size, **started}
         write_json(rundir.path / "evaluation.json", {**found, "metrics": metrics})
-    record("end", initial_weights=started["weights"], rows=len(rows))
+    record("end", initial_weights=started["weights"], rows=count)
 
 
-def predict(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Source, record: Callable) -> None:
+def predict(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Feed, record: Callable) -> None:
     """Write the outputs for all rows into the file that the job names: .npy for one output, .npz by name for any."""
-    size = job.batch_size or recipe.batch_size
     parts: dict[str, list[np.ndarray]] = {}
     output = Path(job.options["output"])
-    for batch in _batches(rows, size, adapter):
-        if not parts:
-            batch = _named_inputs(batch, recipe.model)
-            started = _prepare(job, adapter, recipe, batch, {"predicted": batch_sizes(len(rows), size)}, record)
+    (first,) = rows.first()
+    first = _named_inputs(first, recipe.model)
+    started = _prepare(job, adapter, recipe, first, {"predicted": rows.sizes}, record)
+    for (batch,) in rows.epoch(0):
         named = _named_outputs(adapter.predict(adapter.put(_named_inputs(batch, recipe.model))), adapter.model)
         if output.suffix == ".npy" and len(named) > 1:
             raise UsageError(
@@ -55,7 +52,7 @@ def predict(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: So
             parts.setdefault(name, []).append(_join(adapter, values, batch.size))
     if adapter.process == 0:
         _write(output, {name: np.concatenate(values) for name, values in parts.items()})
-    record("end", initial_weights=started["weights"], rows=len(rows))
+    record("end", initial_weights=started["weights"], rows=rows.rows)
 
 
 def read_input(path: str) -> Any:
@@ -74,11 +71,6 @@ def read_input(path: str) -> Any:
         return ([x[f"arr_{number}"] for number in range(len(x))] if "arr_0" in x else x), None
 
     return load
-
-
-def _batches(rows: Source, size: int, adapter: Adapter) -> Iterator[Batch]:
-    part = (adapter.process, adapter.processes)
-    return batches(rows, batch_size=size, seed=0, epoch=0, shuffle=False, part=part)
 
 
 def _prepare(

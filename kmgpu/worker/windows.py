@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from typing import Any
 
-from kmgpu.worker.run import Update
+from kmgpu.data.ahead import Ahead
+from kmgpu.data.feed import Update
 
 WINDOW = 10  # steps
 
 
 class Window:
-    """Updates that are trained one after the other, and the seconds it took to read their data."""
+    """Updates that are trained one after the other; each is asked for when the one before is on its way."""
 
-    def __init__(self, compiling: bool):
-        self.updates: list[Update] = []
-        self.reading = 0.0
+    def __init__(self, updates: Iterator[Update], compiling: bool, waited: float):
+        self._updates = updates
         self.compiling = compiling
+        self.waited = waited  # seconds for its first update, which was asked for before
+
+    def __iter__(self) -> Iterator[Update]:
+        return self._updates
 
 
-def windows(source: Iterator[Update], seen: set[int]) -> Iterator[Window]:
-    """Group updates; one of a size not seen before is alone, since a framework may compile for it."""
-    window = Window(compiling=False)
-    clock = time.perf_counter()
-    for update in source:
-        reading = time.perf_counter() - clock
-        size = update[0].update_size
-        new = size not in seen
-        if window.updates and (new or len(window.updates) == WINDOW):
-            yield window
-            window = Window(compiling=False)
-        seen.add(size)
-        window.updates.append(update)
-        window.compiling = new
-        window.reading += reading
-        if new:
-            yield window
-            window = Window(compiling=False)
-        clock = time.perf_counter()
-    if window.updates:
-        yield window
+def windows(source: Ahead[Update], seen: set[Any]) -> Iterator[Window]:
+    """Group updates; one of a form not seen before is alone, since a framework may compile for it."""
+    held: list[Update] = []  # read, and in no window yet
+    while True:
+        before = source.waited
+        update = held.pop() if held else next(source, None)
+        if update is None:
+            return
+        new = _form(update) not in seen
+        seen.add(_form(update))
+        yield Window(_members(update, source, held, seen, 1 if new else WINDOW), new, source.waited - before)
+
+
+def _members(update: Update, source: Ahead[Update], held: list[Update], seen: set[Any], most: int) -> Iterator[Update]:
+    yield update
+    for _ in range(most - 1):
+        following = next(source, None)
+        if following is None:
+            return
+        if _form(following) not in seen:
+            held.append(following)
+            return
+        yield following
+
+
+def _form(update: Update) -> tuple[int, str]:
+    return update[0].update_size, update[0].form

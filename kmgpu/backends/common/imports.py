@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ def import_keras(backend: str) -> Any:
         lazy.__class__ = type("OnlyIfImported", (type(lazy),), {"available": imported})
     if keras.backend.backend() != backend:
         raise UsageError(f"Keras runs on {keras.backend.backend()!r} in this process, the run asked for {backend!r}")
+    sys.meta_path.insert(0, _WithoutDevices(others))
     keras.config.set_floatx("float32")
     keras.config.set_epsilon(1e-7)
     keras.config.set_image_data_format("channels_last")
@@ -58,6 +60,41 @@ def _blocked(names: set[str]) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(blocker)
+
+
+class _WithoutDevices(importlib.abc.MetaPathFinder):
+    """Lets a recipe bring another framework for its data (tf.data, say) and hides the devices of the run from it."""
+
+    def __init__(self, names: set[str]):
+        self._names = names
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self._names or name not in _HIDE:
+            return None
+        self._names.discard(name)  # the finders after this one find it
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            with _blocked({"jax", "jaxlib"} - sys.modules.keys()):  # tensorflow.lite imports JAX where there is one
+                load(module)
+            _HIDE[name](module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _hide_from_jax(jax: Any) -> None:
+    jax.config.update("jax_platforms", "cpu")
+
+
+def _hide_from_tensorflow(tensorflow: Any) -> None:
+    tensorflow.config.set_visible_devices([], "GPU")
+
+
+_HIDE = {"jax": _hide_from_jax, "tensorflow": _hide_from_tensorflow}  # torch takes no device before it is asked to
 
 
 def set_float(dtype: str) -> None:
