@@ -264,7 +264,7 @@ def test_the_order_of_a_stream_is_told_by_its_contents():
 
 
 REFUSED = {
-    "a generator": (lambda: batches(4)[0](), {}, "train is a generator, whose end cannot be known; give steps_per_epoch"),
+    "a generator": (lambda: batches(4)[0](), {}, "train is a generator, whose end cannot be known; give"),
     "a batch size": (lambda: batches(4)[0], {"given": True}, "--batch-size is 32, and train is the function passes"),
     "empty": (lambda: batches()[0], {}, "train is the function passes that gave no batch; at least one"),
     "a number": (lambda: lambda: iter([3]), {}, "train: batch 0: x is the single number 3"),
