@@ -35,7 +35,7 @@ def test_the_batch_size_is_global_and_the_learning_rate_is_not_scaled(ran, backe
 
 def test_a_user_sees_global_batch_batch_per_device_steps_and_learning_rate(ran, backend, devices):
     shown = "\n".join(ran(backend, "r0", devices).shown)
-    assert f"global batch 4, {4 // devices} per device, 2 steps per epoch, 1 epochs, 8 samples" in shown
+    assert f"global batch 4, {4 // devices} per device, 2 steps per epoch, 1 epoch, 8 samples" in shown
     assert "learning rate 0.25, " in shown
 
 
