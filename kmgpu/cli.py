@@ -34,12 +34,19 @@ Backend = Annotated[str | None, typer.Option(metavar="NAME", help="Any backend; 
 EachBatch = Annotated[int | None, typer.Option(metavar="B", help="Rows at a time over all devices; the run's batch.")]
 Devices = Annotated[int, typer.Option(metavar="N", help="How many devices.")]
 DeviceKind = Annotated[str, typer.Option(metavar="auto|cpu|gpu", help="auto: GPUs, or else virtual CPU devices.")]
+DeviceKindOrNone = Annotated[
+    str | None,
+    typer.Option(metavar="auto|cpu|gpu", help="auto: GPUs, or else virtual CPU devices.", show_default="auto"),
+]
 Epochs = Annotated[int | None, typer.Option(metavar="E", help="Passes over the data; the recipe's if left out.")]
 Pythons = Annotated[
     list[str] | None,
     typer.Option("--python", metavar="BACKEND=PATH", help="Interpreter of a backend, if not this one. Repeatable."),
 ]
 Seed = Annotated[int, typer.Option(metavar="S", help="Of initial weights, sample order and dropout.")]
+SeedOrNone = Annotated[
+    int | None, typer.Option(metavar="S", help="Of initial weights, sample order and dropout.", show_default="0")
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the recipe. Repeatable.")
 ]
@@ -51,6 +58,14 @@ Track = Annotated[
     str,
     typer.Option(
         metavar="same-math|as-shipped",
+        help="same-math: one mathematics everywhere. as-shipped: each framework's own habits on several devices.",
+    ),
+]
+
+TrackOrNone = Annotated[
+    str | None,
+    typer.Option(
+        metavar="same-math|as-shipped", show_default="same-math",
         help="same-math: one mathematics everywhere. as-shipped: each framework's own habits on several devices.",
     ),
 ]
@@ -68,10 +83,10 @@ def _kmgpu(
 
 @app.command()
 def train(
-    backend: Annotated[str, typer.Option(metavar="NAME", help="torch, tensorflow or jax.")],
     recipe: Annotated[
         str | None, typer.Argument(metavar="RECIPE", help="Name or file.", show_default=DEFAULT_RECIPE)
     ] = None,
+    backend: Annotated[str | None, typer.Option(metavar="NAME", help="torch, tensorflow or jax.")] = None,
     strategy: Annotated[
         str | None, typer.Option(metavar="NAME", help="Way to use several devices; the backend's first if left out.")
     ] = None,
@@ -79,15 +94,30 @@ def train(
     device_ids: Annotated[
         str | None, typer.Option(metavar="LIST", help="Which of the visible GPUs, such as 0,2.")
     ] = None,
-    device_kind: DeviceKind = "auto",
-    track: Track = "same-math",
+    device_kind: DeviceKindOrNone = None,
+    track: TrackOrNone = None,
     batch_size: BatchSize = None,
     epochs: Epochs = None,
-    seed: Seed = 0,
+    seed: SeedOrNone = None,
     settings: Settings = None,
     python: Pythons = None,
     initial_weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Start from these weights (safetensors), not from new ones.")
+    ] = None,
+    checkpoint_every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN", help="500steps, 1epoch, 10min, 2h, or never.", show_default="when the run is stopped"
+        ),
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option(metavar="K", help="How many checkpoints to keep, the last ones.", show_default="3")
+    ] = None,
+    keep_best: Annotated[
+        str | None, typer.Option(metavar="METRIC", help="Keep the best epoch too: val_accuracy, or val_score:max.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with a run, or with one of its checkpoints.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory; a new one in ./runs if left out.")
@@ -102,21 +132,24 @@ def train(
     \b
     kmgpu train --backend torch
     kmgpu train digits_cnn --backend jax --devices 2 --set learning_rate=0.01
-    kmgpu train my_recipe.py --backend tensorflow --epochs 3 --out runs/first
+    kmgpu train my_recipe.py --backend tensorflow --epochs 3 --out runs/first --checkpoint-every 10min
+    kmgpu train --resume runs/first --backend jax --devices 2
     """
-    from kmgpu import recipe_card, screens, training
+    from kmgpu import screens, training
 
-    named = recipe if recipe is not None else DEFAULT_RECIPE
+    if backend is None and resume is None:
+        raise UsageError("Missing option '--backend'; it is torch, tensorflow or jax")
+    named = recipe if recipe is not None or resume is not None else DEFAULT_RECIPE
     ids = None if device_ids is None else _numbers("--device-ids", device_ids)
-    given = recipe_card.parse_settings(recipe_card.card(recipe_card.find_recipe(named)), settings or [])
+    given = _parsed(settings, named, resume)
     with screens.choose(quiet=quiet, as_json=as_json, dry_run=dry_run) as screen:
-        if recipe is None:
+        if named is not None and recipe is None:
             screen.show(f"No recipe was named: this trains {DEFAULT_RECIPE} (`kmgpu recipes` lists all).")
         result = training.train(
             named,
             backend=backend,
             strategy=strategy,
-            devices=devices if devices is not None else len(ids) if ids else 1,
+            devices=devices if devices is not None else len(ids) if ids else None if resume else 1,
             device_ids=ids,
             device_kind=device_kind,
             track=track,
@@ -126,6 +159,10 @@ def train(
             settings=given,
             python=_pythons(python),
             initial_weights=initial_weights,
+            checkpoint_every=checkpoint_every,
+            keep=keep,
+            keep_best=keep_best,
+            resume=resume,
             out=out,
             dry_run=dry_run,
             sinks=[*(sinks or ()), *screen.sinks],
@@ -446,6 +483,17 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
         return tuple(int(word) for word in text.split(","))
     except ValueError:
         raise UsageError(f"{option} is {text!r}; it is a list of whole numbers such as 1,2") from None
+
+
+def _parsed(words: list[str] | None, recipe: str | None, resume: Path | None) -> dict[str, Any] | None:
+    """Return settings by name; those of a run to go on with are its own unless some are given."""
+    from kmgpu import recipe_card, resumption
+
+    if resume is not None and not words:
+        return None
+    if recipe is None and resume is not None:
+        recipe = str(resumption.recipe_of(resumption.find(resume)[0], None))
+    return recipe_card.parse_settings(recipe_card.card(recipe_card.find_recipe(recipe or DEFAULT_RECIPE)), words or [])
 
 
 def _pythons(words: list[str] | None) -> dict[str, str]:

@@ -169,7 +169,7 @@ def _train(path: Path, cell: Cell, out: Path, *, first: bool, **arguments: Any) 
     try:
         training.train(
             str(path), backend=cell.backend, strategy=cell.strategy, devices=cell.devices, batch_size=cell.batch_size,
-            out=str(out), **arguments,
+            checkpoint_every="never", out=str(out), **arguments,
         )  # fmt: skip
     except Interrupted:
         raise

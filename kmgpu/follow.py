@@ -178,6 +178,8 @@ def lines(event: dict[str, Any], rate: Rate) -> list[str]:
         return [f"note: {event['text']}"]
     if kind == "sink_failed":
         return [f"note: {complaint(event)}"]
+    if kind == "checkpoint":
+        return [f"checkpoint {event['checkpoint']}"]
     if kind == "window" and event["step"] == 0:
         return [f"first step done, {event['seconds']:.1f} s with its compilation"]
     if kind == "epoch":
@@ -203,6 +205,7 @@ def start_lines(event: dict[str, Any]) -> list[str]:
         devices = f"{counted(count, 'GPU')}: {', '.join(event['devices'])}"
     shares = sorted(set(event["per_device_batch"]), reverse=True)
     rate, steps, rows = event["learning_rate"], event["steps_per_epoch"], event["rows"]
+    before = event.get("resumed")
     precision = ", ".join(f"{name} {_switch(value)}" for name, value in event["precision"].items())
     return [
         devices,
@@ -212,7 +215,16 @@ def start_lines(event: dict[str, Any]) -> list[str]:
         f"{counted(event['epochs'], 'epoch')}, {'batches of a stream' if rows is None else counted(rows, 'sample')}",
         f"learning rate {rate if isinstance(rate, str) else format(rate, '.6g')}, {precision}, "
         f"{counted(event['parameters'], 'parameter')}, initial weights {event['initial_weights'][:12]}",
+        *([_resumed(before)] if before else []),
     ]
+
+
+def _resumed(before: dict[str, Any]) -> str:
+    devices = f"{before['devices']} device{'s' if before['devices'] > 1 else ''}"
+    return (
+        f"goes on from {before['checkpoint']}: epoch {before['epoch'] + 1}, {counted(before['step'], 'step')} done, "
+        f"with {before['framework']} on {devices}"
+    )
 
 
 def _switch(value: Any) -> str:

@@ -32,6 +32,9 @@ class Job:
     initial_weights: str | None = None  # safetensors file, keys "<index>/<path>"
     python: str | None = None  # interpreter of the workers; None is the running one
     workers: int = 0  # threads that read rows, over all processes; 0 is one in each
+    # When to write checkpoints: "on_stop", "every", "keep", "best" (kmgpu/checkpoints.py); none of them is never.
+    checkpoints: dict[str, Any] = field(default_factory=dict)
+    resume: str | None = None  # directory of the checkpoint to go on from
     mode: str = "train"  # what the worker does: "train" or "parity"
     options: dict[str, Any] = field(default_factory=dict)  # of the mode
 

@@ -36,7 +36,7 @@ def _decode(record: dict[str, Any]) -> Any:
 
 
 def fold(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the events of rank 0 say of a run, whole or cut short.
+    """Return what the events of rank 0 say of a run, whole or cut short; of one that went on, also from before.
 
     Keys: epochs, steps (done), history (one dict of metrics per epoch), timings, hashes, memory, notes, start.
     """
@@ -45,10 +45,12 @@ def fold(events: list[dict[str, Any]]) -> dict[str, Any]:
     windows = [event for event in events if event["event"] == "window"]
     epochs = [event for event in events if event["event"] == "epoch"]
     steady = [window for window in windows if not window["compiling"]]
+    before = start.get("resumed") or {"history": [], "updates": 0}
+    history = [*before["history"], *(event["metrics"] for event in epochs)]
     return {
-        "epochs": len(epochs),
-        "steps": sum(window["steps"] for window in windows),
-        "history": [event["metrics"] for event in epochs],
+        "epochs": len(history),
+        "steps": before["updates"] + sum(window["steps"] for window in windows),
+        "history": history,
         "timings": {
             "first_step_time": windows[0]["time"] if windows else None,
             "steady_seconds": sum(window["seconds"] for window in steady),

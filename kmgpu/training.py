@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kmgpu import backends, environment, follow, launch, recipe_card, records
+from kmgpu import backends, checkpoints, environment, follow, launch, recipe_card, records, resumption
 from kmgpu.backends import Strategy
 from kmgpu.errors import Interrupted, KmgpuError, RunFailed, UsageError, nearest
 from kmgpu.job import FORMAT, Job
@@ -25,6 +25,8 @@ from kmgpu.sinks import make as make_sinks
 DEFAULT_RECIPE = "digits_cnn"
 TRACKS = ("same-math", "as-shipped")
 POLL_SECONDS = 0.1  # how often the events of a run are looked for
+GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL when workers are stopped
+STOP_SECONDS = 30.0  # the same, for workers that end their window and write a last checkpoint
 
 
 @dataclass(frozen=True)
@@ -61,21 +63,25 @@ class TrainResult:
 
 
 def train(
-    recipe: str | os.PathLike[str] = DEFAULT_RECIPE,
+    recipe: str | os.PathLike[str] | None = None,
     *,
-    backend: str,
+    backend: str | None = None,
     strategy: str | None = None,
     devices: int | None = None,
     device_ids: Sequence[int] | None = None,
-    device_kind: str = "auto",
+    device_kind: str | None = None,
     batch_size: int | None = None,
     epochs: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
     python: Mapping[str, str] | None = None,
     initial_weights: str | os.PathLike[str] | None = None,
-    loss_gather: str = "auto",
-    track: str = "same-math",
+    loss_gather: str | None = None,
+    track: str | None = None,
+    checkpoint_every: str | None = None,
+    keep: int | None = None,
+    keep_best: str | None = None,
+    resume: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     sinks: Sequence[str | follow.Sink] = (),
@@ -83,16 +89,30 @@ def train(
 ) -> TrainResult | None:
     """Train a recipe, given by name or file, and return its result; None after a dry run.
 
-    ``batch_size`` is global. ``settings`` are keyword arguments of the recipe function. ``sinks`` are names such as
-    "csv", or functions that get each record of the run. ``show`` gets the lines for the user. Raises UsageError or
+    ``batch_size`` is global. ``settings`` are keyword arguments of the recipe function. ``resume`` is a run to go on
+    with, or one of its checkpoints: what is not given is then as it was there. ``sinks`` are names such as "csv", or
+    functions that get each record of the run. ``show`` gets the lines for the user. Raises UsageError or
     MissingEnvironment before anything starts, RunFailed when a process stops.
     """
-    job = make_job(
-        recipe, backend=backend, strategy=strategy, devices=devices, device_ids=device_ids, device_kind=device_kind,
-        batch_size=batch_size, epochs=epochs, seed=seed, settings=settings, python=python,
-        initial_weights=initial_weights, loss_gather=loss_gather, track=track,
-    )  # fmt: skip
+    wishes: dict[str, Any] = {
+        "backend": backend, "strategy": strategy, "devices": devices, "device_ids": device_ids,
+        "device_kind": device_kind, "batch_size": batch_size, "epochs": epochs, "seed": seed, "settings": settings,
+        "python": python, "initial_weights": initial_weights, "loss_gather": loss_gather, "track": track,
+        "checkpoints": checkpoint_wishes(checkpoint_every, keep, keep_best),
+    }  # fmt: skip
+    wishes = {name: value for name, value in wishes.items() if value is not None}
     made = make_sinks(sinks)
+    if resume is not None:
+        checkpoint, lines = resumption.find(resume)
+        recipe = resumption.recipe_of(checkpoint, recipe)
+        wishes = resumption.wishes(checkpoint, wishes)
+        for line in lines:
+            show(line)
+    elif "backend" not in wishes:
+        raise UsageError(f"no backend was named; it is one of {', '.join(backends.BACKENDS)}")
+    else:
+        wishes.setdefault("checkpoints", {"on_stop": True})
+    job = make_job(recipe or DEFAULT_RECIPE, **wishes)
     path = Path(out) if out is not None else default_path(job)
     if dry_run:
         for line in describe(job, path):
@@ -151,6 +171,23 @@ def make_job(
         python=environment.interpreter(backend, python),
         **fields,
     )
+
+
+def checkpoint_wishes(every: str | None, keep: int | None, keep_best: str | None) -> dict[str, Any] | None:
+    """Return the job's ``checkpoints``: none at all for "never"; None if nothing was asked for."""
+    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
+        raise UsageError(f"--keep is {keep!r}; it is a count of at least 1")
+    if every is None and keep_best is None:
+        if keep is not None:
+            raise UsageError(f"--keep is {keep}, and no checkpoints are asked for; say --checkpoint-every as well")
+        return None
+    if every == "never":
+        return {}
+    wishes = {
+        "on_stop": True, "every": None if every is None else checkpoints.every(every), "keep": keep,
+        "best": None if keep_best is None else checkpoints.best(keep_best),
+    }  # fmt: skip
+    return {name: value for name, value in wishes.items() if value is not None}
 
 
 def check_track(track: str) -> None:
@@ -226,14 +263,21 @@ def run(
     followers = [follow.Follower(rundir, show, sinks) for rundir in rundirs]
     try:
         scratch = Path(tempfile.mkdtemp(prefix="kmgpu-", dir=_scratch_parent()))
-        with launch.interrupts(), launch.Launch.start(commands(largest, rundirs, scratch), scratch=scratch) as opened:
-            _follow(opened, rundirs, followers, started)
+        workers = commands(largest, rundirs, scratch)
+        grace = STOP_SECONDS if largest.checkpoints else GRACE_SECONDS
+        with launch.interrupts(), launch.Launch.start(workers, grace=grace, scratch=scratch) as opened:
+            try:
+                _follow(opened, rundirs, followers, started)
+            except KeyboardInterrupt:
+                if largest.checkpoints:
+                    show(f"stopping with a last checkpoint, within {STOP_SECONDS:.0f} s; Ctrl-C again stops at once")
+                raise
         failures = [launch.first_failure(rundir, opened.exits) for rundir in rundirs]
         reported = [failure for failure in failures if failure is not None and failure.kind is not None]
         failure = (reported or failures)[0]
-        error = failure.to_error() if failure is not None else None
+        error = failure.to_error() if failure is not None else resumption.stopped_by_itself(rundirs[0])
     except Interrupted as stopped:
-        error = stopped
+        error = resumption.stopped(rundirs[0], stopped)
     done = [finish(rundir, started, error) for rundir in rundirs]
     for rundir, follower in zip(rundirs, followers, strict=True):
         follower.read()  # what came while the processes were stopped

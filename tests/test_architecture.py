@@ -20,7 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FRAMEWORKS = {"torch", "tensorflow", "jax"}
 HEAVY = {*FRAMEWORKS, "jaxlib", "keras", "sklearn", "scipy", "matplotlib", "pandas"}
 
-WORDS = {"kmgpu.errors", "kmgpu.job", "kmgpu.records", "kmgpu.rundir"}
+WORDS = {"kmgpu.checkpoints", "kmgpu.errors", "kmgpu.job", "kmgpu.records", "kmgpu.rundir"}
 DATA = {"kmgpu.data"}
 RECIPE = {"kmgpu", "kmgpu.recipe"}  # kmgpu itself brings the recipe and nothing else
 TABLE = {"kmgpu.backends", "kmgpu.backends.adapter"}
@@ -37,7 +37,7 @@ ORCHESTRATOR = {
     f"kmgpu.{name}"
     for name in (
         *("cli", "comparison", "environment", "follow", "keeper", "launch", "live", "monitor", "proof", "proving"),
-        *("recipe_card", "screens", "sinks", "study", "training", "using"),
+        *("recipe_card", "resumption", "screens", "sinks", "study", "training", "using"),
     )
 }
 

@@ -21,7 +21,7 @@ from kmgpu.rundir import RunDir
 PROJECT = Path(__file__).parents[1]
 OPTIONS = {
     "train": "--backend --strategy --devices --device-ids --device-kind --track --batch-size --epochs --seed --set "
-    "--python --initial-weights --out --sink --quiet --json --dry-run",
+    "--python --initial-weights --checkpoint-every --keep --keep-best --resume --out --sink --quiet --json --dry-run",
     "replay": "--sink",
     "compare": "--backends --devices --scaling --repeats --device-kind --track --batch-size --epochs --seed --set "
     "--python --no-parity --out",
@@ -104,12 +104,13 @@ def test_train_hands_everything_to_the_library(capsys, trained):
         "--device-kind", "cpu", "--batch-size", "32", "--epochs", "3", "--seed", "5", "--set", "learning_rate=0.1",
         "--python", "jax=/opt/python", "--initial-weights", "w.safetensors", "--out", "here", "--dry-run",
         "--track", "as-shipped", "--sink", "csv", "--sink", "tensorboard",
+        "--checkpoint-every", "1epoch", "--keep", "2", "--keep-best", "val_loss",
     )  # fmt: skip
     (recipe,), named = trained[0]
     assert code == 0 and recipe == "digits_mlp" and callable(named.pop("show"))
     assert named == {
         "backend": "jax", "strategy": "data_parallel", "devices": 2, "device_ids": None, "device_kind": "cpu",
-        "track": "as-shipped",
+        "track": "as-shipped", "checkpoint_every": "1epoch", "keep": 2, "keep_best": "val_loss", "resume": None,
         "batch_size": 32, "epochs": 3, "seed": 5, "settings": {"learning_rate": 0.1}, "python": {"jax": "/opt/python"},
         "initial_weights": Path("w.safetensors"), "out": Path("here"), "dry_run": True,
         "sinks": ["csv", "tensorboard"],
@@ -143,6 +144,7 @@ def test_ids_without_a_count_say_how_many(capsys, trained):
         ("train --backend torch --quiet --json", 2, "--quiet, --json and --dry-run exclude each other"),
         ("replay nowhere", 2, "nowhere is not a run directory"),
         ("replay nowhere --sink csw", 2, "no sink 'csw' (did you mean 'csv'?)"),
+        ("train --resume nowhere --set epochs=2", 2, "nowhere is neither a run nor a checkpoint"),
         ("compare", 2, "Missing argument"),
         ("compare digits_cnn --devices 1,x", 2, "--devices is '1,x'; it is a list of whole numbers"),
         ("compare digits_cnn --devices 0", 2, "--devices is 0"),

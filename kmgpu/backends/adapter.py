@@ -93,6 +93,18 @@ class Adapter(Protocol):
     def load_state(self, state: State) -> None:
         """Set everything a step starts from, on all devices. All processes."""
 
+    def metric_parts(self) -> list[np.ndarray]:
+        """The metrics so far, for each of ``model.metrics_variables`` (parts, ...): parts add up. All processes."""
+
+    def load_metric_parts(self, parts: Sequence[np.ndarray]) -> None:
+        """Set the metrics so far; each device takes its own part if there are as many. All processes."""
+
+    def random_state(self) -> dict[str, np.ndarray]:
+        """This process's random state beside Keras's variables, by name; the same names in all processes."""
+
+    def load_random_state(self, state: dict[str, np.ndarray]) -> None:
+        """Set what ``random_state`` returned in this process of a run on the same backend and devices."""
+
     def evaluate_step(self, batch: Any) -> Any:
         """Loss and metrics of a global batch, no update. All processes."""
 

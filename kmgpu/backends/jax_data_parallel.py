@@ -180,6 +180,21 @@ class Adapter:
         common.load_state(self.model, state)
         self._pull()
 
+    def metric_parts(self) -> list[np.ndarray]:
+        return [value[None] for value in _arrays(self._state[3])]
+
+    def load_metric_parts(self, parts: Sequence[np.ndarray]) -> None:
+        self._push()
+        for variable, part in zip(self.model.metrics_variables, parts, strict=True):
+            variable.assign(common.spread(part, 1)[0])
+        self._pull()
+
+    def random_state(self) -> dict[str, np.ndarray]:
+        return common.random_state()
+
+    def load_random_state(self, state: dict[str, np.ndarray]) -> None:
+        common.load_random_state(state)
+
     def evaluate_step(self, batch: Any) -> Any:
         self._state, loss = self._evaluate(self._state, *_split([batch]))
         return loss
@@ -224,7 +239,7 @@ class Adapter:
 
 
 def _arrays(values: Any) -> list[np.ndarray]:
-    return [np.asarray(value) for value in values]
+    return [np.array(value) for value in values]  # copies: on CPU an array of JAX's may share its memory
 
 
 def _split(update: Sequence[Any]) -> tuple[list[Any], tuple[tuple[int, int], ...]]:

@@ -150,6 +150,24 @@ class Adapter:
     def load_state(self, state: State) -> None:
         common.load_state(self.model, state)
 
+    def metric_parts(self) -> list[np.ndarray]:
+        each = self.strategy.experimental_local_results
+        parts = [[value.numpy() for value in each(variable.value)] for variable in self.model.metrics_variables]
+        return [np.stack(values[:1] if self.plan.gather_metrics else values) for values in parts]
+
+    def load_metric_parts(self, parts: Sequence[np.ndarray]) -> None:
+        devices = 1 if self.plan.gather_metrics else self.devices
+        for variable, part in zip(self.model.metrics_variables, parts, strict=True):
+            values = common.spread(part, devices)
+            for index, value in enumerate(self.strategy.experimental_local_results(variable.value)):
+                value.assign(values[index % devices])
+
+    def random_state(self) -> dict[str, np.ndarray]:
+        return common.random_state()
+
+    def load_random_state(self, state: dict[str, np.ndarray]) -> None:
+        common.load_random_state(state)
+
     def evaluate_step(self, batch: Any) -> Any:
         return self._run(programs.evaluate, [batch])
 

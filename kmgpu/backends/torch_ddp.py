@@ -203,6 +203,29 @@ class Adapter:
     def load_state(self, state: State) -> None:
         common.load_state(self.model, state)
 
+    def metric_parts(self) -> list[np.ndarray]:
+        states = [common.to_numpy(variable.value) for variable in self.model.metrics_variables]
+        if self.plan.gather_metrics:
+            return [state[None] for state in states]
+        return [self.gather(state) for state in states]
+
+    def load_metric_parts(self, parts: Sequence[np.ndarray]) -> None:
+        devices = 1 if self.plan.gather_metrics else self.devices
+        for variable, part in zip(self.model.metrics_variables, parts, strict=True):
+            variable.assign(common.spread(part, devices)[self.process % devices])
+
+    def random_state(self) -> dict[str, np.ndarray]:
+        state = common.random_state() | {"torch": torch.get_rng_state().numpy()}
+        if self._device != "cpu":
+            state["torch_cuda"] = torch.cuda.get_rng_state().numpy()
+        return state
+
+    def load_random_state(self, state: dict[str, np.ndarray]) -> None:
+        common.load_random_state(state)
+        torch.set_rng_state(torch.from_numpy(state["torch"].copy()))
+        if self._device != "cpu" and "torch_cuda" in state:
+            torch.cuda.set_rng_state(torch.from_numpy(state["torch_cuda"].copy()))
+
     def evaluate_step(self, batch: Any) -> Any:
         sharding, trees = batch
         with torch.no_grad(), common.use(sharding):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -12,25 +13,35 @@ import numpy as np
 from kmgpu.backends.adapter import Adapter
 from kmgpu.data.ahead import Ahead
 from kmgpu.data.feed import Feed, Update
-from kmgpu.worker import weights
+from kmgpu.worker import resuming, weights
 from kmgpu.worker.progress import Mean, Progress
 from kmgpu.worker.run import Run
+from kmgpu.worker.saving import Saver, Stopped
 from kmgpu.worker.sizes import idle_notes, shares
 from kmgpu.worker.windows import Window, windows
 
 
 def train(run: Run) -> None:
     """Train a recipe, record what happens, and leave its weights in the run's directory."""
-    progress = Progress()
-    initial = _begin(run)
+    progress = resuming.progress(run)
+    initial, best = _begin(run)
+    saver = Saver(run, initial, best)
     seen: set[Any] = set()  # forms of updates that the framework has compiled for
-    while progress.epoch < run.epochs:
-        _epoch(run, progress, seen)
+    try:
+        with saver.watching():
+            while progress.epoch < run.epochs:
+                _epoch(run, progress, seen, saver)
+            saver.close()
+    except Stopped:
+        return
     _end(run, progress, initial)
 
 
-def _begin(run: Run) -> str:
-    """Build the model, give it its initial weights and say what is run and how; returns the weights' hash."""
+def _begin(run: Run) -> tuple[str, float | None]:
+    """Build the model, give it its first weights or those of a checkpoint, and say what is run and how.
+
+    Returns the hash of the initial weights, and the best score before a checkpoint.
+    """
     adapter, train, validation = run.adapter, run.train, run.validation
     first = train.first()  # the model is built for it
     if validation is not None:
@@ -40,27 +51,30 @@ def _begin(run: Run) -> str:
         "sizes": train.sizes, "evaluated": () if validation is None else validation.sizes,
     }  # fmt: skip
     notes = adapter.prepare(run.recipe, first, options)
-    initial = weights.initialise(adapter, run.job, run.rundir)
+    before = resuming.restore(run) if run.job.resume is not None else None
+    initial = before["initial_weights"] if before else weights.initialise(adapter, run.job, run.rundir)
     run.record(
         "start", **adapter.facts(), backend=run.job.backend, strategy=run.job.strategy, track=run.job.track,
         seed=run.job.seed, device_kind=run.job.device_kind, processes=adapter.processes, batch_size=train.batch_size,
         per_device_batch=shares(train.batch_size, adapter.devices), rows=train.rows,
         validation_rows=0 if validation is None else validation.rows,
         steps_per_epoch=train.steps, epochs=run.epochs, initial_weights=initial,
+        resumed=before and resuming.described(run, before),
     )  # fmt: skip
     feeds = [feed for feed in (train, validation) if feed is not None]
     told = [note for feed in feeds for note in feed.notes]
     for note in [*notes, *told, *idle_notes(train.sizes, adapter.devices)]:
         run.record("note", text=note)
-    return initial
+    return initial, resuming.best_value(run, before) if before else None
 
 
-def _epoch(run: Run, progress: Progress, seen: set[Any]) -> None:
+def _epoch(run: Run, progress: Progress, seen: set[Any], saver: Saver) -> None:
     """Train what is left of an epoch, window after window, and evaluate."""
     began = time.perf_counter()
-    updates = run.updates(progress)
-    for window in windows(updates, seen):
-        _window(run, progress, window, updates)
+    with contextlib.closing(run.updates(progress)) as updates:
+        for window in windows(updates, seen, lambda: saver.room(progress)):
+            _window(run, progress, window, updates)
+            saver.after_window(progress)
     metrics = {"loss": progress.loss.value(), **run.adapter.metrics()}
     trained = time.perf_counter()
     run.train.end_epoch()
@@ -75,7 +89,8 @@ def _epoch(run: Run, progress: Progress, seen: set[Any]) -> None:
         "epoch", epoch=progress.epoch, seconds=trained - began, waiting_seconds=waiting,
         evaluation_seconds=evaluation_seconds, metrics=metrics,
     )  # fmt: skip
-    progress.end_epoch()
+    progress.end_epoch(metrics)
+    saver.after_epoch(progress, metrics)
 
 
 def _window(run: Run, progress: Progress, window: Window, source: Ahead[Update]) -> None:

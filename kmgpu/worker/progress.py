@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from kmgpu.data.order import OrderHash
 
@@ -34,7 +35,9 @@ class Progress:
     loss: Mean = field(default_factory=Mean)  # of the epoch so far
     order: OrderHash = field(default_factory=OrderHash)  # of the samples that this process has consumed in the run
     finite: bool = True  # whether every loss was a number
+    history: list[dict[str, Any]] = field(default_factory=list)  # metrics of each epoch done
 
-    def end_epoch(self) -> None:
+    def end_epoch(self, metrics: dict[str, Any]) -> None:
         """Go on to the next epoch."""
+        self.history.append(metrics)
         self.epoch, self.step, self.loss = self.epoch + 1, 0, Mean()

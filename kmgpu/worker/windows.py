@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kmgpu.data.ahead import Ahead
@@ -23,8 +23,11 @@ class Window:
         return self._updates
 
 
-def windows(source: Ahead[Update], seen: set[Any]) -> Iterator[Window]:
-    """Group updates; one of a form not seen before is alone, since a framework may compile for it."""
+def windows(source: Ahead[Update], seen: set[Any], room: Callable[[], int]) -> Iterator[Window]:
+    """Group updates; one of a form not seen before is alone, since a framework may compile for it.
+
+    ``room`` says how many updates the next window may have at most.
+    """
     held: list[Update] = []  # read, and in no window yet
     while True:
         before = source.waited
@@ -33,7 +36,8 @@ def windows(source: Ahead[Update], seen: set[Any]) -> Iterator[Window]:
             return
         new = _form(update) not in seen
         seen.add(_form(update))
-        yield Window(_members(update, source, held, seen, 1 if new else WINDOW), new, source.waited - before)
+        most = 1 if new else min(WINDOW, room())
+        yield Window(_members(update, source, held, seen, most), new, source.waited - before)
 
 
 def _members(update: Update, source: Ahead[Update], held: list[Update], seen: set[Any], most: int) -> Iterator[Update]:

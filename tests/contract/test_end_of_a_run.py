@@ -11,6 +11,7 @@ from pathlib import Path
 import cells
 import pytest
 
+from kmgpu import checkpoints
 from kmgpu.rundir import RunDir
 
 pytestmark = pytest.mark.workers
@@ -128,6 +129,10 @@ def test_a_run_that_is_stopped_leaves_nothing_behind(tmp_path, backend, sent, co
         time.sleep(0.1)
     assert cells.processes_of(out) == [] and not Path(scratch).exists()
     if sent != signal.SIGKILL:
-        assert error == f"kmgpu: the run was stopped by {sent.name}\n"
         outcome = RunDir(out).outcome()
         assert outcome["status"] == "interrupted" and outcome["epochs"] >= 1
+        assert error == f"kmgpu: {outcome['reason']}\n"
+        last, skipped = checkpoints.find(out)  # it is whole
+        assert f"stopped by {sent.name}; its checkpoint is {last.path}; go on with `kmgpu train --resume {out}`" in error
+        assert last.position["updates"] == outcome["steps"] and not skipped
+        assert len(last.manifest["history"]) == outcome["epochs"]

@@ -11,17 +11,18 @@ from kmgpu.backends.common.model import (
     metric_results,
     model_facts,
     names,
+    spread,
     state,
     to_numpy,
 )
 from kmgpu.backends.common.plan import Plan, make_plan
-from kmgpu.backends.common.randomness import without_randomness
+from kmgpu.backends.common.randomness import load_random_state, random_state, without_randomness
 from kmgpu.backends.common.sharding import Denominators, Sharding, as_shipped, unshared, use
 from kmgpu.backends.common.step import local_loss, predict, restored
 
 __all__ = [
     "Denominators", "Plan", "Sharding", "as_keras", "as_shipped", "build", "check", "dtypes",
-    "import_keras", "layer_outputs", "load_state", "local_loss", "make_plan", "metric_results", "model_facts", "names",
-    "predict", "restored", "set_float", "state", "to_numpy", "unshared", "use", "watched_layers",
-    "without_randomness",
+    "import_keras", "layer_outputs", "load_random_state", "load_state", "local_loss", "make_plan", "metric_results",
+    "model_facts", "names", "predict", "random_state", "restored", "set_float", "spread", "state", "to_numpy",
+    "unshared", "use", "watched_layers", "without_randomness",
 ]  # fmt: skip

@@ -110,6 +110,14 @@ def load_state(model: Any, values: State) -> None:
             variable.assign(array)
 
 
+def spread(parts: np.ndarray, devices: int) -> list[np.ndarray]:
+    """Return a part for each device, from parts that add up: themselves, or their sum and zeros."""
+    if len(parts) == devices:
+        return list(parts)
+    total = parts.sum(axis=0, dtype=parts.dtype)
+    return [total, *[np.zeros_like(total)] * (devices - 1)]
+
+
 def names(model: Any) -> dict[str, list[str]]:
     """Return unique names of the variables of each list of a State; Keras's paths repeat."""
     groups = {

@@ -73,3 +73,20 @@ def _quiet(draw: Callable[..., Any]) -> Callable[..., Any]:
         return ops.full(shape, (low + high) / 2, dtype=kwargs.get("dtype") or backend.floatx())
 
     return quiet
+
+
+def random_state() -> dict[str, np.ndarray]:
+    """Return the state of Keras's global seed generator, which serves draws without a seed, if there is one yet."""
+    import keras
+    from keras.src.backend.common.global_state import get_global_attribute
+    from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
+
+    generator = get_global_attribute(GLOBAL_SEED_GENERATOR)
+    return {} if generator is None else {"keras": np.array(keras.ops.convert_to_numpy(generator.state.value))}
+
+
+def load_random_state(state: dict[str, np.ndarray]) -> None:
+    from keras.src.random.seed_generator import global_seed_generator
+
+    if "keras" in state:
+        global_seed_generator().state.assign(state["keras"])
