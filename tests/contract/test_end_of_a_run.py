@@ -133,6 +133,6 @@ def test_a_run_that_is_stopped_leaves_nothing_behind(tmp_path, backend, sent, co
         assert outcome["status"] == "interrupted" and outcome["epochs"] >= 1
         assert error == f"kmgpu: {outcome['reason']}\n"
         last, skipped = checkpoints.find(out)  # it is whole
-        assert f"stopped by {sent.name}; its checkpoint is {last.path}; go on with `kmgpu train --resume {out}`" in error
+        assert f"{sent.name}; its checkpoint is {last.path}; go on with `kmgpu train --resume {out}`" in error
         assert last.position["updates"] == outcome["steps"] and not skipped
         assert len(last.manifest["history"]) == outcome["epochs"]
