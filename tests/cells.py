@@ -171,6 +171,8 @@ class Contract:
             }
         if callable(fields.get("initial_weights")):
             fields["initial_weights"] = fields["initial_weights"](folder.parent / f"{cell.name}-initial.safetensors")
+        if "resume" in fields:  # a checkpoint of a cell before this one, as "cell-2/checkpoints/step-00000007"
+            fields["resume"] = str(folder / fields["resume"])
         job = training.make_job(
             RECIPES / f"{cell.recipe}.py", backend=backend, devices=cell.devices, device_kind="cpu", **fields
         )

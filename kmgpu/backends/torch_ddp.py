@@ -113,17 +113,25 @@ class Adapter:
                     process_group=self._group,
                     find_unused_parameters=self._has_unused(module, update),
                 )
+                if self.devices > 2:  # DDP lays out its buckets after a first step, and with them the order of sums
+                    self._drop_step(module, update)
             self._wrapped = (key, module)
         return self._wrapped[1]
 
     def _has_unused(self, module: Any, update: Sequence[Any]) -> bool:
         """Whether some weights have no part in the loss, which DDP must be told; found by one step without DDP."""
+        unused = self._drop_step(module, update)
+        return bool(self.gather(np.array(unused)).any())
+
+    def _drop_step(self, module: Any, update: Sequence[Any]) -> bool:
+        """Take a step that leaves no trace; return whether some weights got no gradient in it."""
         variables = [*self.model.non_trainable_variables, *self.model.metrics_variables]
-        with common.restored(variables):
+        devices = [] if self._device == "cpu" else [0]
+        with common.restored(variables), torch.random.fork_rng(devices):
             self._backward(module, update)
         unused = any(variable.value.grad is None for variable in self.model.trainable_variables)
         self.model.zero_grad()
-        return bool(self.gather(np.array(unused)).any())
+        return unused
 
     def _backward(self, module: Any, update: Sequence[Any]) -> torch.Tensor:
         """Leave the gradient of an update in the weights; returns this process's part of its loss."""

@@ -13,8 +13,12 @@ def targets(rows, first=0):
     return np.ones((rows, 1), np.float32), np.arange(first, first + rows, dtype=np.float32)[:, None]
 
 
-def recipe(*, rows=8, first=0, batch_size=4, epochs=1, learning_rate=0.25, optimizer="SGD", validation_rows=0):
+def recipe(
+    *, rows=8, first=0, batch_size=4, epochs=1, learning_rate=0.25, optimizer="SGD", validation_rows=0, decay=0.0
+):  # fmt: skip
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    if decay:
+        learning_rate = keras.optimizers.schedules.ExponentialDecay(learning_rate, 1, decay)
     model.compile(optimizer=getattr(keras.optimizers, optimizer)(learning_rate), loss="mse")
     return Recipe(
         model,

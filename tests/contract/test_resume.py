@@ -1,0 +1,145 @@
+"""A run that goes on is the run that was not interrupted: bit for bit where it was, and within 1e-5 elsewhere."""
+
+from __future__ import annotations
+
+import cells
+import numpy as np
+import pytest
+
+from kmgpu import checkpoints, resumption, training
+from kmgpu.backends import BACKENDS
+from kmgpu.rundir import RunDir
+from kmgpu.worker import checkpoint
+
+pytestmark = pytest.mark.workers
+
+EXACT_DEVICES = (1, 2)
+OPTIMIZERS = ("adam", "momentum", "average", "loss_scale", "accumulating")
+EVERY_STEP = {"on_stop": True, "every": {"steps": 1}, "keep": 100}
+MIDDLE, EPOCH_END = "step-00000007", "step-00000010"  # of 15 steps, 5 in an epoch
+
+for devices in (*EXACT_DEVICES, 4):
+    cells.add("whole", "resumed", (devices,), settings={"dropout": 0.4}, seed=3, checkpoints=EVERY_STEP)
+    for name in (MIDDLE, EPOCH_END):
+        cells.add(
+            f"from-{name}", "resumed", (devices,), settings={"dropout": 0.4}, seed=3, checkpoints={},
+            resume=f"whole-{devices}/checkpoints/{name}",
+        )  # fmt: skip
+for optimizer in OPTIMIZERS:
+    cells.add(f"whole-{optimizer}", "resumed", (2,), settings={"optimizer": optimizer}, checkpoints=EVERY_STEP)
+
+DECAY = {"rows": 4, "optimizer": "Adam", "learning_rate": 0.1, "decay": 0.5}
+for devices in EXACT_DEVICES:
+    cells.add("k25", "r0", (devices,), settings=DECAY, epochs=3, checkpoints=EVERY_STEP)
+    cells.add(
+        "k25-resumed", "r0", (devices,), settings=DECAY, epochs=3, checkpoints=EVERY_STEP,
+        resume=f"k25-{devices}/checkpoints/step-00000002",
+    )  # fmt: skip
+ADAM = {"rows": 8, "optimizer": "Adam", "learning_rate": 0.1}
+cells.add("k08", "r0", (2,), settings=ADAM, epochs=3, checkpoints={"every": {"epochs": 1}})
+cells.add("k60", "r0", (4,), settings=ADAM, epochs=3, checkpoints={"every": {"epochs": 1}})
+cells.add("k60", "r0", (2,), settings=ADAM, epochs=3, checkpoints={}, resume="k60-4/checkpoints/step-00000004")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("devices", (*EXACT_DEVICES, 4))
+@pytest.mark.parametrize("name", [MIDDLE, EPOCH_END])
+def test_on_the_same_devices_it_is_bit_for_bit_the_run_that_was_not_interrupted(ran, backend, devices, name):
+    whole, resumed = ran(backend, "whole", devices), ran(backend, f"from-{name}", devices)
+    assert resumed.outcome["start"]["resumed"]["updates"] == int(name[5:])
+    for kind in ("final_weights", "sample_order", "initial_weights"):
+        assert resumed.outcome["hashes"][kind] == whole.outcome["hashes"][kind] is not None, kind
+    assert resumed.history == whole.history and len(resumed.history) == 3
+    assert resumed.losses == whole.losses[int(name[5:]) :]
+    assert resumed.outcome["steps"] == whole.outcome["steps"] == 15
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("devices", EXACT_DEVICES)
+def test_each_step_draws_from_another_seed_and_adds_to_the_metrics(ran, backend, devices):
+    """So that the test above can fail: what it restores is not what a run starts with."""
+    folder = ran(backend, "whole", devices).rundir.path / "checkpoints"
+    found = [checkpoint.read(checkpoints.read(folder / name)) for name in (MIDDLE, "step-00000008")]
+    for word in ("seed_generator_state", "/total", "/iteration", "_velocity", "moving_mean"):
+        (name, *_) = [name for name in found[0] if word in name]
+        assert not np.array_equal(found[0][name], found[1][name]), name
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("devices", EXACT_DEVICES)
+def test_k25_the_schedule_and_the_iterations_go_on(ran, backend, devices):
+    whole, resumed = ran(backend, "k25", devices), ran(backend, "k25-resumed", devices)
+    assert resumed.weight == pytest.approx(0.17476, abs=5e-6)
+    assert resumed.outcome["hashes"] == whole.outcome["hashes"]
+    last = checkpoint.read(checkpoints.find(resumed.rundir.path)[0])
+    (iterations,) = [int(value) for name, value in last.items() if name.endswith("/iteration")]
+    assert iterations == 3
+
+
+@pytest.fixture(scope="module")
+def elsewhere(ran, tmp_path_factory):
+    """Runs on each backend, on one device, from the checkpoints that each other backend wrote on two: one launch each.
+
+    ``elsewhere(writer, reader, name)``; "k08" stays on two devices.
+    """
+    made: dict[str, dict] = {}
+
+    def launch(reader: str) -> dict:
+        folder = tmp_path_factory.mktemp(f"elsewhere-{reader}")
+        found = {}
+        for writer in (backend for backend in BACKENDS if backend != reader):
+            for optimizer in OPTIMIZERS:
+                found[writer, optimizer] = ran(writer, f"whole-{optimizer}", 2).rundir.path / "checkpoints" / MIDDLE, 1
+            found[writer, "k08"] = ran(writer, "k08", 2).rundir.path / "checkpoints" / "step-00000004", 2
+        rundirs = {}
+        for key, (path, devices) in found.items():
+            kept = checkpoints.read(path)
+            wishes = resumption.wishes(kept, {"backend": reader, "devices": devices, "checkpoints": {}})
+            job = training.make_job(resumption.recipe_of(kept, None), **wishes)
+            rundirs[key] = RunDir.create(folder / "-".join(key), job)
+        error, _ = cells.launch(list(rundirs.values()))
+        assert error is None, error
+        return {key: cells.Ran(rundir, []) for key, rundir in rundirs.items()}
+
+    def get(writer: str, reader: str, name: str) -> cells.Ran:
+        if reader not in made:
+            made[reader] = launch(reader)
+        return made[reader][writer, name]
+
+    return get
+
+
+directions = pytest.mark.parametrize(
+    ("writer", "reader"), [(writer, reader) for writer in BACKENDS for reader in BACKENDS if writer != reader]
+)
+
+
+@directions
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_on_another_backend_and_fewer_devices_it_goes_on_with_the_optimizers_state(
+    ran, elsewhere, writer, reader, optimizer
+):
+    whole, resumed = ran(writer, f"whole-{optimizer}", 2), elsewhere(writer, reader, optimizer)
+    np.testing.assert_allclose(resumed.losses, whole.losses[7:], rtol=1e-5)
+    for name, expected in whole.weights.items():
+        apart = np.abs(resumed.weights[name] - expected).max() / np.abs(expected).max()
+        assert apart < 1e-5, (name, apart)
+    assert resumed.outcome["hashes"]["sample_order"] == whole.outcome["hashes"]["sample_order"]
+    for epoch, expected in zip(resumed.history, whole.history, strict=True):
+        assert epoch == pytest.approx(expected, rel=1e-5)
+
+
+@directions
+def test_k08_a_run_goes_on_with_adam_on_two_devices_of_another_backend(ran, elsewhere, writer, reader):
+    whole, resumed = ran(writer, "k08", 2), elsewhere(writer, reader, "k08")
+    assert resumed.weight == pytest.approx(whole.weight, rel=1e-5)
+    assert resumed.outcome["start"]["compiled"] == ran(reader, "k08", 2).outcome["start"]["compiled"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_k60_a_run_on_four_devices_goes_on_on_two(ran, backend):
+    whole, resumed = ran(backend, "k60", 4), ran(backend, "k60", 2)
+    assert resumed.weight == pytest.approx(whole.weight, rel=1e-6)
+    assert resumed.history[:2] == whole.history[:2] and len(resumed.history) == 3
+    names = [name.partition("/")[0] for name in checkpoint.read(checkpoints.find(whole.rundir.path)[0])]
+    assert not any("module" in name for name in names)
