@@ -408,7 +408,10 @@ def recipes(name: Annotated[str | None, typer.Argument(metavar="NAME", help="Sho
 def runs(
     names: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Only these, by name or path.")] = None,
     clean: Annotated[
-        bool, typer.Option("--clean", help="Remove the named runs, or else all that failed or were interrupted.")
+        bool,
+        typer.Option(
+            "--clean", help="Remove the named runs, or else all that failed or were stopped without a checkpoint."
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
@@ -421,13 +424,15 @@ def runs(
     """
     import shutil
 
+    from kmgpu import checkpoints
     from kmgpu.report import listing
     from kmgpu.report.runs import find, load_all, named
 
     known, sentences = load_all(find(RUN_FOLDERS))
     chosen = named(known, names) if names else known
     if clean:
-        chosen = [run for run in chosen if names or run.status in ("failed", "interrupted")]
+        over = [run for run in chosen if run.status in ("failed", "interrupted")]
+        chosen = chosen if names else [run for run in over if not checkpoints.listed(run.path)]
     print("\n".join(listing.lines(chosen)) if chosen else "There are no such runs in ./runs, ./studies and ./parity.")
     for sentence in sentences:
         print(f"kmgpu: {sentence}", file=sys.stderr)

@@ -73,8 +73,7 @@ def wishes(checkpoint: Checkpoint, given: Mapping[str, Any]) -> dict[str, Any]:
     epochs = fields["epochs"] or checkpoint.manifest["epochs"]
     if checkpoint.position["epoch"] >= epochs:
         raise UsageError(
-            f"{checkpoint.path} has {checkpoint.position['epoch']} epochs behind it, of {epochs}; "
-            "ask for more with --epochs"
+            f"{checkpoint.path} has done {checkpoint.position['epoch']} of {epochs} epochs; ask for more with --epochs"
         )
     return fields | {"epochs": epochs, "resume": str(checkpoint.path.absolute())}
 

@@ -297,7 +297,7 @@ def test_another_text_of_the_recipe_is_refused_and_a_moved_one_is_not(run):
 def test_a_run_that_is_done_asks_for_more_epochs(run):
     checkpoint.write(run, TENSORS, manifest(run, 30, position={**manifest(run, 30)["position"], "epoch": 3}))
     found, _ = resumption.find(run)
-    with pytest.raises(UsageError, match="has 3 epochs behind it, of 3; ask for more with --epochs"):
+    with pytest.raises(UsageError, match="has done 3 of 3 epochs; ask for more with --epochs"):
         resumption.wishes(found, {})
     assert resumption.wishes(found, {"epochs": 5})["epochs"] == 5
 

@@ -385,9 +385,11 @@ def test_clean_removes_what_failed_and_only_that(capsys):
     for name, status in (("good", "ok"), ("bad", "failed"), ("stopped", "interrupted"), ("going", "ok")):
         fake_runs.write(Path("runs", name), fake_runs.job(), status=status)
     Path("runs/going/outcome.json").unlink()
+    fake_runs.write(Path("runs", "goes on"), fake_runs.job(), status="interrupted")
+    Path("runs/goes on/checkpoints/step-00000012").mkdir(parents=True)
     code, out, _ = kmgpu(capsys, "runs", "--clean", "--yes")
     assert code == 0 and "Removed 2" in out
-    assert sorted(path.name for path in Path("runs").iterdir()) == ["going", "good"]
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["goes on", "going", "good"]
 
 
 def test_clean_removes_named_runs_after_asking(capsys, monkeypatch):

@@ -1,0 +1,116 @@
+"""Kill a run at random moments, go on each time, and compare its end with that of a run that was left alone.
+
+    python benchmarks/kill_test.py [--kills 50] [--backend torch] [--devices 1] [--seed 0]
+
+All processes of the run get SIGKILL at once, as in a power cut: while it starts, while it trains, while it writes a
+checkpoint, which it does after every step. After each kill its last checkpoint must be whole, and nothing that is
+half-written may be left once it goes on. The end must be that of the run without kills bit for bit: the weights and
+the order of the samples. Exit code: 0 if all of that holds, 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also where kmgpu is not installed
+
+import psutil
+
+from kmgpu import checkpoints, resumption
+from kmgpu.rundir import RunDir
+from kmgpu.worker import checkpoint
+
+RECIPE, EPOCHS, UNITS = "digits_mlp", 120, 20_000  # 1.5 million weights, 18 MB a checkpoint, 2,760 steps
+COMMAND = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r}); "
+COMMAND += "from kmgpu.cli import main; main()"
+STARTING, TRAINING = 3.0, 1.2  # seconds within which a kill comes, from the launch or from the first new checkpoint
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--backend", default="torch")
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    moments = random.Random(arguments.seed)
+    with tempfile.TemporaryDirectory(prefix="kmgpu-kill-") as name:
+        folder = Path(name)
+        start = ["train", RECIPE, "--backend", arguments.backend, "--devices", str(arguments.devices), "--set"]
+        start += [f"units={UNITS}", "--epochs", str(EPOCHS), "--device-kind", "cpu"]
+        left_alone = finish([*start, "--checkpoint-every", "never"], folder / "alone")
+        command, saved, counts = [*start, "--checkpoint-every", "1step"], 0, dict.fromkeys(COUNTS, 0)
+        for number in range(arguments.kills):
+            run = folder / f"run-{number}"
+            kill(command, run, moments, counts)
+            if not checkpoints.listed(run):
+                counts["before its first checkpoint"] += 1
+                continue
+            counts["with something half-written"] += bool(list((run / "checkpoints").glob(".*ing")))
+            found, skipped = resumption.find(run)  # whole, by its hashes
+            checkpoint.read(found)
+            assert not skipped and not list((run / "checkpoints").glob(".*ing")), (skipped, run)
+            assert found.position["updates"] > saved, "the run has gone backwards"
+            saved = found.position["updates"]
+            command = ["train", "--resume", str(run)]
+        resumed = finish(command, folder / "end")
+    same = {kind: resumed["hashes"][kind] == left_alone["hashes"][kind] for kind in ("final_weights", "sample_order")}
+    print(f"{arguments.kills} kills on {arguments.backend}, {arguments.devices} device(s), of a run of "
+          f"{resumed['steps']} steps; {saved} of them were done and saved by killed runs")  # fmt: skip
+    for what, count in counts.items():
+        print(f"    {what}: {count}")
+    print(f"the end is that of the run that was left alone: {same}")
+    return 0 if all(same.values()) and resumed["history"] == left_alone["history"] else 1
+
+
+COUNTS = ("while it started", "before its first checkpoint", "with something half-written")
+
+
+def kill(command: list[str], run: Path, moments: random.Random, counts: dict[str, int]) -> None:
+    """Start a run and kill all of it: one time in five before it trains, else while it trains."""
+    with open(run.with_suffix(".log"), "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *command, "--out", str(run)], stdout=log, stderr=subprocess.STDOUT
+        )
+    if moments.random() < 0.2:
+        counts["while it started"] += 1
+        time.sleep(moments.uniform(0, STARTING))
+    else:
+        while process.poll() is None and not checkpoints.listed(run):
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0, TRAINING))
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        psutil.wait_procs(family, timeout=10)
+    assert process.wait() == -9, run.with_suffix(".log").read_text()
+    deadline = time.monotonic() + 10
+    while still_held(run) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def still_held(run: Path) -> bool:
+    if not (run / "job.json").exists():
+        return False
+    with checkpoints.held(run) as free:
+        return not free
+
+
+def finish(command: list[str], run: Path) -> dict:
+    subprocess.run([sys.executable, "-c", COMMAND, *command, "--out", str(run)], check=True, stdout=subprocess.DEVNULL)
+    outcome = RunDir(run).outcome()
+    assert outcome is not None and outcome["status"] == "ok"
+    return outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())
