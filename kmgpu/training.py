@@ -182,6 +182,8 @@ def checkpoint_wishes(every: str | None, keep: int | None, keep_best: str | None
             raise UsageError(f"--keep is {keep}, and no checkpoints are asked for; say --checkpoint-every as well")
         return None
     if every == "never":
+        if keep_best is not None or keep is not None:
+            raise UsageError("--checkpoint-every is never, and --keep or --keep-best ask for checkpoints; leave out one")
         return {}
     wishes = {
         "on_stop": True, "every": None if every is None else checkpoints.every(every), "keep": keep,

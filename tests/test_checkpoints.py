@@ -246,6 +246,7 @@ def test_what_is_best_follows_from_the_name_or_is_said(words, mode):
     [
         ({"keep": 0, "every": "1epoch"}, "--keep is 0; it is a count"),
         ({"keep": 2}, "say --checkpoint-every as well"),
+        ({"every": "never", "keep_best": "val_loss"}, "--checkpoint-every is never, and"),
         ({"keep_best": "val_thing"}, "say which is best: val_thing:min or val_thing:max"),
         ({"keep_best": "val_loss:low"}, "say which is best"),
     ],

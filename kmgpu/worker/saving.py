@@ -41,7 +41,6 @@ class Saver:
         self._keep: int = wish.get("keep") or KEEP
         self._best_value = best_value
         self._writing: Writing | None = None
-        self._saved: tuple[int, int] | None = None  # epoch and updates of the last one
         self._clock = time.monotonic()
         self.asked = False  # to stop
 
@@ -127,12 +126,10 @@ class Saver:
         return True
 
     def _save(self, progress: Progress, best: bool = False) -> None:
-        if self._saved == (progress.epoch, progress.updates) and not best:
-            return
         clock = time.perf_counter()
         tensors = checkpoint.take(self._run.adapter)
         at = checkpoint.position(progress, self._run.adapter)
-        self._saved, self._clock = (progress.epoch, progress.updates), time.monotonic()
+        self._clock = time.monotonic()
         if self._run.adapter.process != 0:
             return
         self.close()  # one at a time, so that no more than one copy is held
