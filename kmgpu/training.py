@@ -183,7 +183,7 @@ def checkpoint_wishes(every: str | None, keep: int | None, keep_best: str | None
         return None
     if every == "never":
         if keep_best is not None or keep is not None:
-            raise UsageError("--checkpoint-every is never, and --keep or --keep-best ask for checkpoints; leave out one")
+            raise UsageError("--checkpoint-every is never, and --keep or --keep-best ask for some; choose one")
         return {}
     wishes = {
         "on_stop": True, "every": None if every is None else checkpoints.every(every), "keep": keep,
