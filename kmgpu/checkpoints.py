@@ -131,6 +131,8 @@ def building(run: Path, called: str) -> Iterator[Path]:
         for file in neighbour.iterdir():
             _sync(file)
         _sync(neighbour)
+        if final.exists():  # of a stream the last update is known to be that only when the epoch has ended
+            remove(final)
         neighbour.rename(final)
         _sync(final.parent)
     except BaseException:

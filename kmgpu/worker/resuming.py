@@ -17,13 +17,6 @@ def progress(run: Run) -> Progress:
     if run.job.resume is None:
         return Progress()
     manifest = checkpoints.read_manifest(Path(run.job.resume))
-    facts = {"rows": len(run.rows), "batch_size": run.batch_size, "steps_per_epoch": run.steps_per_epoch}
-    for fact, now in facts.items():
-        if manifest[fact] != now:
-            raise UsageError(
-                f"{run.job.resume} was trained with {fact} {manifest[fact]}, and the recipe now gives {now}; "
-                "resume with the data it was trained with"
-            )
     found = checkpoint.progress_at(manifest["position"], run.adapter.process)
     found.history.extend(manifest["history"])
     return found
@@ -32,7 +25,15 @@ def progress(run: Run) -> Progress:
 def restore(run: Run) -> dict[str, Any]:
     """Give the built model its state; return the checkpoint's manifest."""
     assert run.job.resume is not None
-    found = checkpoints.Checkpoint(Path(run.job.resume), checkpoints.read_manifest(Path(run.job.resume)))
+    manifest = checkpoints.read_manifest(Path(run.job.resume))
+    facts = {"rows": run.train.rows, "batch_size": run.train.batch_size, "steps_per_epoch": run.train.steps}
+    for fact, now in facts.items():
+        if manifest[fact] != now:
+            raise UsageError(
+                f"{run.job.resume} was trained with {fact} {manifest[fact]}, and the recipe now gives {now}; "
+                "resume with the data it was trained with"
+            )
+    found = checkpoints.Checkpoint(Path(run.job.resume), manifest)
     before = found.manifest["job"]
     same = all(before[name] == getattr(run.job, name) for name in ("backend", "strategy"))
     checkpoint.give(run.adapter, checkpoint.read(found), same, found.path)

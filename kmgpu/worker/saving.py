@@ -18,6 +18,7 @@ from kmgpu.errors import UsageError
 from kmgpu.worker import checkpoint
 from kmgpu.worker.progress import Progress
 from kmgpu.worker.run import Run
+from kmgpu.worker.windows import WINDOW
 
 KEEP = 3  # checkpoints, if the job does not say
 
@@ -66,9 +67,10 @@ class Saver:
                 for each, handler in before.items():
                     signal.signal(each, handler)
 
-    def window_ends(self, updates: int) -> bool:
-        """Whether a window must end after so many updates of the run, because a checkpoint is due there."""
-        return "steps" in self._every and updates % self._every["steps"] == 0
+    def room(self, progress: Progress) -> int:
+        """How many updates the next window may have, so that it ends where a checkpoint is due."""
+        every = self._every.get("steps")
+        return WINDOW if every is None else int(every - progress.updates % every)
 
     def after_window(self, progress: Progress) -> None:
         """Save if it is time to; raises Stopped, after a last checkpoint, if any process was asked to stop."""
@@ -79,7 +81,7 @@ class Saver:
         if stop:
             self._save(progress)
             self._finish("stopped")
-        if progress.step < self._run.steps_per_epoch and (late or self.window_ends(progress.updates)):
+        if progress.step != self._run.train.steps and (late or self._steps_due(progress)):  # else after the epoch
             self._save(progress)
 
     def after_epoch(self, progress: Progress, metrics: dict[str, Any]) -> None:
@@ -89,7 +91,7 @@ class Saver:
         stop, late = self._agreed()
         best = self._is_best(metrics)
         done = progress.epoch == self._run.epochs and bool(self._every or self._best)
-        due = progress.epoch % self._every.get("epochs", progress.epoch + 1) == 0 or self.window_ends(progress.updates)
+        due = progress.epoch % self._every.get("epochs", progress.epoch + 1) == 0 or self._steps_due(progress)
         if best or late or done or due or stop:
             self._save(progress, best)
         if stop and progress.epoch < self._run.epochs:
@@ -106,6 +108,9 @@ class Saver:
         last = checkpoints.listed(self._run.rundir.path)
         self._run.record(event, checkpoint=last[-1].name if last else None)
         raise Stopped
+
+    def _steps_due(self, progress: Progress) -> bool:
+        return "steps" in self._every and progress.updates % self._every["steps"] == 0
 
     def _agreed(self) -> tuple[bool, bool]:
         """Whether to stop, which any process may want, and whether it is time to save, by the clock of process 0."""
@@ -143,8 +148,8 @@ class Saver:
         return {
             "kmgpu": __version__, "time": time.time(), "position": at, "history": list(progress.history),
             "job": run.job.to_json(), "recipe_sha256": self._recipe,
-            "batch_size": run.batch_size, "epochs": run.epochs, "steps_per_epoch": run.steps_per_epoch,
-            "rows": len(run.rows), "initial_weights": self._initial, "processes": run.adapter.processes,
+            "batch_size": run.train.batch_size, "epochs": run.epochs, "steps_per_epoch": run.train.steps,
+            "rows": run.train.rows, "initial_weights": self._initial, "processes": run.adapter.processes,
             "best": self._best and {**self._best, "value": self._best_value},
             **{name: self._facts[name] for name in ("framework", "keras", "devices", "precision")},
         }  # fmt: skip
