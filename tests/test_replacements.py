@@ -106,8 +106,40 @@ JAX = """
     assert cured < 1e-14, cured
 """
 
+SCHEDULE_FREE = """
+    import numpy as np
+    from kmgpu.backends import common, replacements
+    keras = common.import_keras({backend!r})
 
-@pytest.mark.parametrize("script", [TORCH, TENSORFLOW, JAX], ids=["torch", "tensorflow", "jax"])
+    def steps():
+        optimizer = keras.optimizers.ScheduleFreeAdamW(0.1)
+        variable = keras.Variable(np.ones(1, np.float32))
+        optimizer.build([variable])
+        for gradient in (1.0, -3.0, 2.0):
+            optimizer.apply([keras.ops.convert_to_tensor(np.full(1, gradient, np.float32))], [variable])
+        return float(keras.ops.convert_to_numpy(variable.value)[0])
+
+    y = x = z = 1.0
+    velocity = 0.0
+    for step, gradient in enumerate((1.0, -3.0, 2.0), 1):
+        velocity += (gradient ** 2 - velocity) * 0.001
+        z -= 0.1 * gradient / ((velocity / (1 - 0.999 ** step)) ** 0.5 + 1e-8)
+        x += (z - x) / step
+        y = 0.1 * z + 0.9 * x
+    stock = steps()
+    replacements.install(float64=False)
+    cured = steps()
+    assert abs(stock - y) > 1e-3, "ScheduleFreeAdamW takes the old momentum: cured"
+    assert abs(cured - y) < 1e-6, (cured, y)
+"""
+
+SCRIPTS = {
+    "torch": TORCH, "tensorflow": TENSORFLOW, "jax": JAX,
+    **{f"schedule-free-{name}": SCHEDULE_FREE.replace("{backend!r}", repr(name)) for name in ("torch", "tensorflow")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_keras_still_needs_what_replaces_it(script):
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -70,10 +70,10 @@ class Adapter:
     def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         self.model = recipe.model
         self.batch_norm = recipe.batch_norm
-        common.build(self.model, sample[0], scored="predicted" not in options)
+        self._copies = common.build(self.model, sample[0], scored="predicted" not in options)
         # The program sees all rows, so nothing is gathered; only accumulation needs a plan.
         self.track = options["track"]
-        plan = common.make_plan(self.model, options["loss_gather"], recipe.accumulate)
+        plan = common.make_plan(self.model, sample[0].x, options["loss_gather"], recipe.accumulate)
         self.plan = common.Plan((), (), counts=plan.counts)
         self._train = jax.jit(self._train_program, static_argnames="sizes", donate_argnums=0)
         self._step = jax.jit(self._step_program, static_argnames="sizes")
@@ -120,8 +120,8 @@ class Adapter:
         return trees, (batch.size, batch.update_size)
 
     def _train_program(self, state: Any, update: Any, sizes: Any) -> Any:
-        loss, grads, (_, other, _, metrics) = programs.gradients(self, state, update, sizes)
-        trainable, slots = self._update_program(state, grads)
+        loss, grads, (assigned, other, _, metrics) = programs.gradients(self, state, update, sizes)
+        trainable, slots = self._update_program([assigned, other, state[2]], grads)
         return self._replicated([trainable, other, slots, metrics]), loss
 
     def _step_program(self, state: Any, update: Any, sizes: Any) -> Any:
@@ -186,7 +186,7 @@ class Adapter:
     def load_metric_parts(self, parts: Sequence[np.ndarray]) -> None:
         self._push()
         for variable, part in zip(self.model.metrics_variables, parts, strict=True):
-            variable.assign(common.spread(part, 1)[0])
+            variable.assign(part.sum(axis=0, dtype=part.dtype))
         self._pull()
 
     def random_state(self) -> dict[str, np.ndarray]:
@@ -225,8 +225,7 @@ class Adapter:
 
     def assign(self, values: Sequence[np.ndarray]) -> None:
         self._push()
-        for variable, value in zip(self.model.weights, values, strict=True):
-            variable.assign(value)
+        common.assign(self.model, values, self._copies)
         self._pull()
 
     def peak_bytes(self) -> int | None:

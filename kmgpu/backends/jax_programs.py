@@ -16,17 +16,35 @@ from kmgpu.backends import common
 keras = common.import_keras("jax")
 
 
+class Scope(keras.StatelessScope):  # type: ignore[name-defined,misc]
+    """Weights that the forward pass assigns, as SpectralNormalization does, are what the rest of the step starts from.
+
+    So it is on torch and TensorFlow: the gradient is that of the value assigned, and so is the update. Keras's own
+    trainer on JAX derives through the assignment, and then forgets it.
+    """
+
+    def __init__(self, pairs: Any):
+        super().__init__(state_mapping=pairs, collect_losses=True)
+
+    def add_update(self, update: Any) -> None:
+        variable, value = update
+        before = self.get_current_value(variable)
+        if variable.trainable and before is not None:
+            value = jax.lax.stop_gradient(value) + (before - jax.lax.stop_gradient(before))
+        super().add_update((variable, value))
+
+
 def loss(adapter: Any, trainable: Any, state: Any, update: Any, sizes: Any, training: bool) -> Any:
     """The loss to differentiate; beside it the loss itself, and all other state after the step."""
     groups = (trainable, *state[1:])
     pairs = [pair for group in zip(adapter.state_variables, groups, strict=True) for pair in zip(*group, strict=True)]
     totals = None
     if adapter.plan.counts and len(sizes) > 1:
-        with keras.StatelessScope(state_mapping=pairs, collect_losses=True):
+        with Scope(pairs):
             recorded = [common.Denominators() for _ in sizes]
             losses(adapter, update, sizes, recorded, training)
         totals = [sum(counts) for counts in zip(*(each.recorded for each in recorded), strict=True)]
-    with keras.StatelessScope(state_mapping=pairs, collect_losses=True) as scope:
+    with Scope(pairs) as scope:
         known = [None if totals is None else common.Denominators(totals) for _ in sizes]
         total = losses(adapter, update, sizes, known, training)
         scaled = adapter.model.optimizer.scale_loss(total) if training else total

@@ -1,7 +1,7 @@
 """Functions of Keras 3.15 that differ between backends, replaced so that all compute the same.
 
-Always: attention on torch. In float64 models: what silently computes in float32. Each names what goes wrong without it;
-tests/test_replacements.py fails when Keras changes, and then it may go.
+Always: attention on torch, ScheduleFreeAdamW on torch and TensorFlow. In float64 models: what silently computes in
+float32. Each names what goes wrong without it; tests/test_replacements.py fails when Keras changes, and then it may go.
 """
 
 from __future__ import annotations
@@ -54,6 +54,24 @@ def _attention_with_dead_rows(original: Callable[..., Any]) -> Callable[..., Any
         return torch.where(alive.transpose(1, 2).unsqueeze(-1), outputs, mean)
 
     return dot_product_attention
+
+
+def _schedule_free(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras takes the old momentum after it was overwritten, where variables are changed in place.
+
+    The result is off by (1 - 1 / step) (1 - beta_1) of what the momentum has moved.
+    """
+
+    def update_step(self: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        from keras import ops
+
+        momentum = self._momentums[self._get_variable_index(variable)]
+        before = ops.copy(momentum)
+        original(self, gradient, variable, learning_rate)
+        rest = 1 - 1 / ops.cast(self.iterations + 1, variable.dtype)
+        self.assign_add(variable, rest * (1 - self.beta_1) * (momentum - before))
+
+    return update_step
 
 
 def _attention_in_float64(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,9 +146,14 @@ def _in_top_k(original: Callable[..., Any]) -> Callable[..., Any]:
     return in_top_k
 
 
+_SCHEDULE_FREE = "keras.src.optimizers.schedule_free_adamw.ScheduleFreeAdamW"
 _TABLE: dict[str, tuple[tuple[bool, str, str, Callable[[Any], Any]], ...]] = {
-    "torch": ((False, "keras.src.backend.torch.nn", "dot_product_attention", _attention_with_dead_rows),),
+    "torch": (
+        (False, "keras.src.backend.torch.nn", "dot_product_attention", _attention_with_dead_rows),
+        (False, _SCHEDULE_FREE, "update_step", _schedule_free),
+    ),
     "tensorflow": (
+        (False, _SCHEDULE_FREE, "update_step", _schedule_free),
         (True, "keras.src.backend.tensorflow.core", "cast", _cast),
         (True, "keras.src.backend.tensorflow.nn", "gelu", _gelu),
         (True, "keras.src.backend.tensorflow.optimizer.TFOptimizer", "_apply_weight_decay", _weight_decay),

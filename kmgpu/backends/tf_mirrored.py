@@ -61,8 +61,8 @@ class Adapter:
         self.model = recipe.model
         self.batch_norm = recipe.batch_norm
         with self.scope():
-            common.build(self.model, sample[0], scored="predicted" not in options)
-        self.plan = common.make_plan(self.model, options["loss_gather"], recipe.accumulate)
+            self._copies = common.build(self.model, sample[0], scored="predicted" not in options)
+        self.plan = common.make_plan(self.model, sample[0].x, options["loss_gather"], recipe.accumulate)
         self.track = options["track"]
         self._functions: dict[Any, Any] = {}
         if self.track == "as-shipped":
@@ -117,10 +117,11 @@ class Adapter:
 
     def _step_result(self, function: Any, update: Sequence[Any]) -> StepResult:
         states = self.model.non_trainable_variables
-        before = [common.to_numpy(self._first(variable)) for variable in states]
+        changed = [*common.assigned_weights(self.model), *states]
+        before = [common.to_numpy(self._first(variable)) for variable in changed]
         loss, gradients = function(*_split(update))
         after = [common.to_numpy(self._first(variable)) for variable in states]
-        for variable, value in zip(states, before, strict=True):
+        for variable, value in zip(changed, before, strict=True):
             variable.assign(value)
         arrays = [self.strategy.experimental_local_results(gradient)[0].numpy() for gradient in gradients]
         return StepResult(float(loss), arrays, after, self.metrics())
@@ -130,7 +131,7 @@ class Adapter:
         names: list[str] = []
 
         def replica(leaves: Any) -> Any:
-            with common.use(programs.sharding(self, spec)), common.restored(self.model.non_trainable_variables):
+            with common.use(programs.sharding(self, spec)), common.restored(common.assigned(self.model)):
                 return common.layer_outputs(self.model, programs.trees(self, leaves)[0], names)
 
         with common.watched_layers():
@@ -152,15 +153,15 @@ class Adapter:
 
     def metric_parts(self) -> list[np.ndarray]:
         each = self.strategy.experimental_local_results
-        parts = [[value.numpy() for value in each(variable.value)] for variable in self.model.metrics_variables]
-        return [np.stack(values[:1] if self.plan.gather_metrics else values) for values in parts]
+        variables = self.model.metrics_variables
+        states = [np.stack([value.numpy() for value in each(variable.value)]) for variable in variables]
+        return common.parts(states, self.plan.of_all_rows)
 
     def load_metric_parts(self, parts: Sequence[np.ndarray]) -> None:
-        devices = 1 if self.plan.gather_metrics else self.devices
-        for variable, part in zip(self.model.metrics_variables, parts, strict=True):
-            values = common.spread(part, devices)
-            for index, value in enumerate(self.strategy.experimental_local_results(variable.value)):
-                value.assign(values[index % devices])
+        for index in range(self.devices):
+            values = common.of_device(parts, self.plan.of_all_rows, self.devices, index)
+            for variable, value in zip(self.model.metrics_variables, values, strict=True):
+                self.strategy.experimental_local_results(variable.value)[index].assign(value)
 
     def random_state(self) -> dict[str, np.ndarray]:
         return common.random_state()
@@ -175,11 +176,7 @@ class Adapter:
         return [float(handle) for handle in handles]
 
     def metrics(self) -> dict[str, float]:
-        states = []
-        for variable in self.model.metrics_variables:
-            values = [value.numpy() for value in self.strategy.experimental_local_results(variable.value)]
-            states.append(values[0] if self.plan.gather_metrics else sum(values))
-        results = common.metric_results(self.model, states)
+        results = common.metric_results(self.model, [part.sum(axis=0) for part in self.metric_parts()])
         self.model.reset_metrics()
         return results
 
@@ -203,8 +200,7 @@ class Adapter:
         return [(variable.path, each(variable)) for variable in self.model.weights]
 
     def assign(self, values: Sequence[np.ndarray]) -> None:
-        for variable, value in zip(self.model.weights, values, strict=True):
-            variable.assign(value)
+        common.assign(self.model, values, self._copies)
 
     def peak_bytes(self) -> int | None:
         if self._place.device_kind == "cpu":

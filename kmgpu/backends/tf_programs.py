@@ -71,7 +71,7 @@ def gradients(adapter: Any, values: Any, specs: Any) -> tuple[Any, list[Any]]:
 def denominators(adapter: Any, batches: Any, specs: Any) -> list[Any]:
     """Count what the losses of all batches of an update divide by, in a forward pass over each."""
     recorded = []
-    with common.restored([*adapter.model.non_trainable_variables, *adapter.model.metrics_variables]):
+    with common.restored(common.assigned(adapter.model)):
         for leaves, spec in zip(batches, specs, strict=True):
             counts = common.Denominators()
             with common.use(dataclasses.replace(sharding(adapter, spec), denominators=counts)):

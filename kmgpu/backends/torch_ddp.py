@@ -69,8 +69,8 @@ class Adapter:
     def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         self.model = recipe.model
         self.batch_norm = recipe.batch_norm
-        common.build(self.model, sample[0], scored="predicted" not in options)
-        self.plan = common.make_plan(self.model, options["loss_gather"], recipe.accumulate)
+        self._copies = common.build(self.model, sample[0], scored="predicted" not in options)
+        self.plan = common.make_plan(self.model, sample[0].x, options["loss_gather"], recipe.accumulate)
         self.track = options["track"]
         if self.track == "as-shipped":
             self.plan = common.Plan((), ())
@@ -125,9 +125,8 @@ class Adapter:
 
     def _drop_step(self, module: Any, update: Sequence[Any]) -> bool:
         """Take a step that leaves no trace; return whether some weights got no gradient in it."""
-        variables = [*self.model.non_trainable_variables, *self.model.metrics_variables]
         devices = [] if self._device == "cpu" else [0]
-        with common.restored(variables), torch.random.fork_rng(devices):
+        with common.restored(common.assigned(self.model)), torch.random.fork_rng(devices):
             self._backward(module, update)
         unused = any(variable.value.grad is None for variable in self.model.trainable_variables)
         self.model.zero_grad()
@@ -151,8 +150,7 @@ class Adapter:
     def _denominators(self, update: Sequence[Any]) -> list[torch.Tensor]:
         """Count what the losses of all batches of an update divide by, in a forward pass over each."""
         recorded = []
-        variables = [*self.model.non_trainable_variables, *self.model.metrics_variables]
-        with torch.no_grad(), common.restored(variables):
+        with torch.no_grad(), common.restored(common.assigned(self.model)):
             for sharding, trees in update:
                 counts = common.Denominators()
                 with common.use(dataclasses.replace(sharding, denominators=counts)):
@@ -182,7 +180,7 @@ class Adapter:
 
     def _step_result(self, module: Any, update: Sequence[Any]) -> StepResult:
         states = self.model.non_trainable_variables
-        with common.restored(states):
+        with common.restored([*common.assigned_weights(self.model), *states]):
             loss = self.losses([self._backward(module, update)])[0]
             values = [variable.value for variable in self.model.trainable_variables]
             gradients = [common.to_numpy(torch.zeros_like(v) if v.grad is None else v.grad) for v in values]
@@ -194,7 +192,7 @@ class Adapter:
 
     def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
         sharding, (x, _, _) = batch
-        kept = common.restored(self.model.non_trainable_variables)
+        kept = common.restored(common.assigned(self.model))
         with torch.no_grad(), common.use(sharding), common.watched_layers(), kept:
             names: list[str] = []
             outputs = common.layer_outputs(self.model, x, names)
@@ -212,15 +210,13 @@ class Adapter:
         common.load_state(self.model, state)
 
     def metric_parts(self) -> list[np.ndarray]:
-        states = [common.to_numpy(variable.value) for variable in self.model.metrics_variables]
-        if self.plan.gather_metrics:
-            return [state[None] for state in states]
-        return [self.gather(state) for state in states]
+        states = [self.gather(common.to_numpy(variable.value)) for variable in self.model.metrics_variables]
+        return common.parts(states, self.plan.of_all_rows)
 
     def load_metric_parts(self, parts: Sequence[np.ndarray]) -> None:
-        devices = 1 if self.plan.gather_metrics else self.devices
-        for variable, part in zip(self.model.metrics_variables, parts, strict=True):
-            variable.assign(common.spread(part, devices)[self.process % devices])
+        values = common.of_device(parts, self.plan.of_all_rows, self.devices, self.process)
+        for variable, value in zip(self.model.metrics_variables, values, strict=True):
+            variable.assign(value)
 
     def random_state(self) -> dict[str, np.ndarray]:
         state = common.random_state() | {"torch": torch.get_rng_state().numpy()}
@@ -244,11 +240,7 @@ class Adapter:
         return self.gather(local).mean(axis=0).tolist()
 
     def metrics(self) -> dict[str, float]:
-        variables = self.model.metrics_variables
-        states = [common.to_numpy(variable.value) for variable in variables]
-        if self.devices > 1 and not self.plan.gather_metrics:
-            states = [self.gather(state).sum(axis=0) for state in states]
-        results = common.metric_results(self.model, states)
+        results = common.metric_results(self.model, [part.sum(axis=0) for part in self.metric_parts()])
         self.model.reset_metrics()
         return results
 
@@ -270,8 +262,7 @@ class Adapter:
         return [(variable.path, [common.to_numpy(variable.value)]) for variable in self.model.weights]
 
     def assign(self, values: Sequence[np.ndarray]) -> None:
-        for variable, value in zip(self.model.weights, values, strict=True):
-            variable.assign(value)
+        common.assign(self.model, values, self._copies)
 
     def peak_bytes(self) -> int | None:
         return None if self._device == "cpu" else torch.cuda.max_memory_allocated()

@@ -3,15 +3,18 @@
 from kmgpu.backends.common.check import check
 from kmgpu.backends.common.imports import import_keras, set_float
 from kmgpu.backends.common.layers import layer_outputs, watched_layers
+from kmgpu.backends.common.metrics import of_device, parts
 from kmgpu.backends.common.model import (
     as_keras,
+    assign,
+    assigned,
+    assigned_weights,
     build,
     dtypes,
     load_state,
     metric_results,
     model_facts,
     names,
-    spread,
     state,
     to_numpy,
 )
@@ -21,8 +24,8 @@ from kmgpu.backends.common.sharding import Denominators, Sharding, as_shipped, u
 from kmgpu.backends.common.step import local_loss, predict, restored
 
 __all__ = [
-    "Denominators", "Plan", "Sharding", "as_keras", "as_shipped", "build", "check", "dtypes",
-    "import_keras", "layer_outputs", "load_random_state", "load_state", "local_loss", "make_plan", "metric_results",
-    "model_facts", "names", "predict", "random_state", "restored", "set_float", "spread", "state", "to_numpy",
-    "unshared", "use", "watched_layers", "without_randomness",
+    "Denominators", "Plan", "Sharding", "as_keras", "as_shipped", "assign", "assigned", "assigned_weights", "build",
+    "check", "dtypes", "import_keras", "layer_outputs", "load_random_state", "load_state", "local_loss", "make_plan",
+    "metric_results", "model_facts", "names", "of_device", "parts", "predict", "random_state", "restored",
+    "set_float", "state", "to_numpy", "unshared", "use", "watched_layers", "without_randomness",
 ]  # fmt: skip

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from kmgpu.backends.adapter import StepResult
-from kmgpu.backends.common.model import to_numpy
+from kmgpu.backends.common.model import perturbed
 from kmgpu.backends.common.randomness import without_randomness
 from kmgpu.data.loader import Batch, split
 
@@ -49,7 +49,7 @@ def _check(adapter: Any, update: Sequence[Any], training: bool) -> None:
                     adapter.plan = dataclasses.replace(plan, whole=whole)
                     results.append(adapter.fresh_result(update, training))
             if np.isfinite(results[1].loss):
-                apart = difference(adapter.model, *results)
+                apart = difference(adapter.model, *results) or _of_metrics(plan.kept, *results)
                 break
     adapter.plan = plan if apart is None else dataclasses.replace(plan, whole=(apart,))
 
@@ -94,29 +94,15 @@ def _rows_of(sample: Sequence[Batch], size: int, adapter: Any) -> list[Batch]:
     return found
 
 
-@contextlib.contextmanager
-def perturbed(model: Any) -> Iterator[None]:
-    """Within this context the trainable weights are a little off, since zeros hide what depends on them."""
-    generator = np.random.default_rng(0)
-    before = [to_numpy(variable.value) for variable in model.trainable_variables]
-    for variable, value in zip(model.trainable_variables, before, strict=True):
-        variable.assign((value + 0.05 * generator.standard_normal(value.shape)).astype(value.dtype))
-    try:
-        yield
-    finally:
-        for variable, value in zip(model.trainable_variables, before, strict=True):
-            variable.assign(value)
-
-
 def difference(model: Any, shares: StepResult, whole: StepResult) -> str | None:
     """Return where a step on shares departs from the step on the whole batch, or None."""
     if not abs(shares.loss - whole.loss) <= LOSS_TOLERANCE * max(abs(whole.loss), 1e-3):  # NaN is no agreement
         blame = [layer.name for layer in model._flatten_layers() if layer is not model and layer._losses]
         adding = f" (layers that add losses: {', '.join(blame)})" if blame else ""
         return f"the loss is {shares.loss:.6g} on shares of it and {whole.loss:.6g} on the whole{adding}"
-    scale = np.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in whole.gradients))
     if not whole.gradients:
         return None
+    scale = np.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in whole.gradients))
     pairs = [
         *zip(model.trainable_variables, shares.gradients, whole.gradients, strict=True),
         *zip(model.non_trainable_variables, shares.states, whole.states, strict=True),
@@ -129,4 +115,13 @@ def difference(model: Any, shares: StepResult, whole: StepResult) -> str | None:
         if not apart <= GRADIENT_TOLERANCE:
             what = "the gradient of " if gradient else "what the forward pass makes of "
             return f"{what}{variable.path} differs by {apart:.2g} between shares of it and the whole"
+    return None
+
+
+def _of_metrics(names: Sequence[str], shares: StepResult, whole: StepResult) -> str | None:
+    """Return the first of the metrics that departs; the names of those that the forward pass updates."""
+    for name in names:
+        mine, truth = shares.metrics.get(name, 0.0), whole.metrics.get(name, 0.0)
+        if not np.allclose(mine, truth, rtol=1e-3, atol=1e-6, equal_nan=True):
+            return f"the metric {name} is {mine:.6g} on shares of it and {truth:.6g} on the whole"
     return None

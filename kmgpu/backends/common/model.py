@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,14 @@ from kmgpu.backends.adapter import State
 from kmgpu.data.loader import Batch
 from kmgpu.errors import UsageError
 
+Copies = list[tuple[Any, Any]]  # slots of the optimizer, and the weights that they start as copies of
 
-def build(model: Any, sample: Batch, scored: bool = True) -> None:
-    """Build model and optimizer, and loss and metrics where it is ``scored``, for batches like ``sample``."""
+
+def build(model: Any, sample: Batch, scored: bool = True) -> Copies:
+    """Build model and optimizer, and loss and metrics where it is ``scored``, for batches like ``sample``.
+
+    Returns the optimizer's slots that start as copies of weights: they have to follow when weights are assigned.
+    """
     import keras
 
     if not isinstance(model, keras.Model):
@@ -46,7 +52,67 @@ def build(model: Any, sample: Batch, scored: bool = True) -> None:
         raise UsageError(f"the model cannot be built for the recipe's data: {_core(str(error))}") from error
     if not model.trainable_variables:
         raise UsageError("the recipe's model has no trainable weights")
-    model.optimizer.build(model.trainable_variables)
+    with perturbed(model):  # weights of zero look like slots of zero
+        model.optimizer.build(model.trainable_variables)
+        copies = _copied_slots(model)
+    _copy(copies)
+    return copies
+
+
+@contextlib.contextmanager
+def perturbed(model: Any) -> Iterator[None]:
+    """Within this context the trainable weights are a little off, since zeros hide what depends on them."""
+    generator = np.random.default_rng(0)
+    before = [to_numpy(variable.value) for variable in model.trainable_variables]
+    for variable, value in zip(model.trainable_variables, before, strict=True):
+        variable.assign((value + 0.05 * generator.standard_normal(value.shape)).astype(value.dtype))
+    try:
+        yield
+    finally:
+        for variable, value in zip(model.trainable_variables, before, strict=True):
+            variable.assign(value)
+
+
+def _copied_slots(model: Any) -> Copies:
+    """Return the slots with the values of a weight, as ScheduleFreeAdamW has them: found where no two are equal."""
+    from keras import ops
+
+    weights = [(variable, to_numpy(variable.value)) for variable in model.trainable_variables]
+    found = []
+    for slot in model.optimizer.variables:
+        value = to_numpy(ops.copy(slot.value))  # MirroredStrategy gives no array of an optimizer's variable itself
+        if value.any():
+            found += [(slot, variable) for variable, weight in weights if np.array_equal(value, weight)]
+    return found
+
+
+def _copy(copies: Copies) -> None:
+    for slot, variable in copies:
+        slot.assign(to_numpy(variable.value))
+
+
+def assign(model: Any, values: Sequence[np.ndarray], copies: Copies) -> None:
+    """Set the weights, in model order, and the optimizer's slots that start as copies of them."""
+    for variable, value in zip(model.weights, values, strict=True):
+        variable.assign(value)
+    _copy(copies)
+
+
+def assigned_weights(model: Any) -> list[Any]:
+    """Return the trainable variables that a forward pass may assign: SpectralNormalization does, others may."""
+    import keras
+
+    found: dict[int, Any] = {}
+    for layer in model._flatten_layers():
+        own = not type(layer).__module__.startswith("keras.src.")
+        if own or isinstance(layer, keras.layers.SpectralNormalization):
+            found |= {id(variable): variable for variable in layer.trainable_variables}
+    return list(found.values())
+
+
+def assigned(model: Any) -> list[Any]:
+    """Return all variables that a forward pass may assign: weights, states and metrics."""
+    return [*assigned_weights(model), *model.non_trainable_variables, *model.metrics_variables]
 
 
 def _spec(array: np.ndarray) -> Any:
@@ -108,14 +174,6 @@ def load_state(model: Any, values: State) -> None:
     for group, arrays in zip(groups, (values.trainable, values.other, values.slots), strict=True):
         for variable, array in zip(group, arrays, strict=True):
             variable.assign(array)
-
-
-def spread(parts: np.ndarray, devices: int) -> list[np.ndarray]:
-    """Return a part for each device, from parts that add up: themselves, or their sum and zeros."""
-    if len(parts) == devices:
-        return list(parts)
-    total = parts.sum(axis=0, dtype=parts.dtype)
-    return [total, *[np.zeros_like(total)] * (devices - 1)]
 
 
 def names(model: Any) -> dict[str, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kmgpu.backends.common.metrics import adds_up, kept, kept_in_call, of_all_rows
 from kmgpu.errors import UsageError
 
 _COUPLED_LOSSES = {"Circle", "circle"}
@@ -29,20 +30,6 @@ def own_rows_only(loss: Any) -> bool:
     return all(a == -1 or (a is not None and a > 0) for a in axes)
 
 
-def adds_up(metric: Any) -> bool:
-    """Whether a metric's states over the rows of several replicas add up to its state over all rows."""
-    from keras.src.trainers import compile_utils
-
-    if isinstance(metric, compile_utils.CompileMetrics):
-        return all(adds_up(inner) for inner in metric.metrics)
-    if isinstance(metric, compile_utils.MetricsList):
-        return all(adds_up(inner) for inner in metric.metrics)
-    if not type(metric).__module__.startswith("keras.src.metrics."):
-        return False
-    function = getattr(metric, "_fn", None)
-    return function is None or getattr(function, "__module__", "").startswith("keras.src.")
-
-
 @dataclass(frozen=True)
 class Plan:
     """What a recipe needs in a step beyond its own rows."""
@@ -51,6 +38,8 @@ class Plan:
     gather_metrics: tuple[str, ...]  # the same of the metrics
     whole: tuple[str, ...] = ()  # why every replica computes the whole batch; empty: each computes its share
     counts: bool = False  # whether a denominator of the loss depends on masks or weights
+    of_all_rows: tuple[bool, ...] = ()  # of each metrics variable: whether a replica has the state of all rows
+    kept: tuple[str, ...] = ()  # names of metrics that the forward pass updates
 
     def notes(self, devices: int) -> list[str]:
         if devices == 1:
@@ -65,12 +54,13 @@ class Plan:
         return notes
 
 
-def make_plan(model: Any, loss_gather: str = "auto", accumulate: int = 1) -> Plan:
-    """Look at a built model's loss and metrics and return what they need."""
+def make_plan(model: Any, x: Any, loss_gather: str = "auto", accumulate: int = 1) -> Plan:
+    """Look at a built model's loss and metrics, and return what they need; ``x`` are inputs of some rows."""
     import keras
 
     reasons = []
-    if type(model).compute_loss is not keras.Model.compute_loss:
+    own_loss = type(model).compute_loss is not keras.Model.compute_loss
+    if own_loss:
         reasons.append(f"{type(model).__name__}.compute_loss may look at all rows")
     if model._compile_loss is not None and model._compile_loss.built:
         for _, loss, _, _ in model._compile_loss._flat_losses:
@@ -81,19 +71,23 @@ def make_plan(model: Any, loss_gather: str = "auto", accumulate: int = 1) -> Pla
         reasons.append("asked for by loss_gather")
     if loss_gather == "off":
         reasons = []
-    trackers = [m for m in model.metrics if m is not model._loss_tracker]
-    own = [] if model._compile_loss is None else list(model._compile_loss.metrics)
-    coupled = [m.name for m in trackers if m not in own and not adds_up(m)]
+    coupled = []
+    if model._compile_metrics is not None:
+        coupled = [metric.name for metric in model._compile_metrics.metrics if not adds_up(metric)]
     if type(model).compute_metrics is not keras.Model.compute_metrics:
         coupled.append(f"{type(model).__name__}.compute_metrics")
-    if reasons and trackers:
-        coupled = coupled or ["with the loss"]
+    in_call = kept_in_call(model, x)
+    own_rows = [m for m in kept(model) if m in in_call or (own_loss and not (reasons or coupled))]
+    whole = [f"the metric {m.name} cannot be added up over devices" for m in own_rows if not adds_up(m)]
     if reasons and accumulate > 1:
         raise UsageError(f"accumulate is {accumulate}, but {reasons[0]}; use accumulate=1, or a loss of single rows")
     masks = any(isinstance(layer, keras.layers.Masking) or _makes_mask(layer) for layer in model._flatten_layers())
     losses = [] if model._compile_loss is None else model._compile_loss._flat_losses or []
     counts = masks or any(loss.reduction == "mean_with_sample_weight" for _, loss, _, _ in losses)
-    return Plan(tuple(dict.fromkeys(reasons)), tuple(coupled), counts=counts)
+    return Plan(
+        tuple(dict.fromkeys(reasons)), tuple(dict.fromkeys(coupled)), tuple(whole), counts,
+        of_all_rows(model, in_call, bool(reasons), bool(coupled)), tuple(metric.name for metric in in_call),
+    )  # fmt: skip
 
 
 def _makes_mask(layer: Any) -> bool:

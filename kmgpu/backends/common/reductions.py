@@ -7,6 +7,7 @@ how the rows lie, and take numerators from the share and denominators from the w
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from kmgpu.backends.common.batch_norm import batch_norm_in_groups, moments
@@ -14,6 +15,7 @@ from kmgpu.backends.common.randomness import route_seeds
 from kmgpu.backends.common.sharding import sharding, size_of
 
 
+@functools.cache  # twice would be wrong: groups of rows in groups, a replica's stream moved on twice
 def install() -> None:
     """Replace Keras 3.15's reductions over rows by ones that know of the whole batch (tests/contract)."""
     import keras

@@ -29,25 +29,31 @@ def local_loss(model: Any, plan: Plan, batch: Any, training: bool) -> Any:
         whole = unshared(here.size, here.update, here.count, here.index)
         with use(dataclasses.replace(whole, groups=groups, denominators=here.denominators)):
             return local_loss(model, plan, gather_in(here, tuple(batch)), training)
+    with contextlib.nullcontext() if here.counts else restored(model.metrics_variables):
+        loss = _loss_of_rows(model, plan, here, batch, training)
+    if loss is None:
+        loss = ops.zeros(())
+    return loss / here.replicas if here.replicas > 1 and not shared else loss
+
+
+def _loss_of_rows(model: Any, plan: Plan, here: Sharding, batch: Any, training: bool) -> Any:
     x, y, sample_weight = batch
+    shared = here.count > 1
     outputs = call(model, x, training)
     if shared and training and here.batch_norm == "replica":
         merge_moving_statistics(model)
     rows = (x, y, outputs, sample_weight)
     gathered = gather_in(here, rows) if shared and (plan.gather_loss or plan.gather_metrics) else rows
-    with contextlib.nullcontext() if here.counts else restored(model.metrics_variables):
-        if shared and plan.gather_loss:
-            gx, gy, gp, gw = gathered
-            # What layers add counts by the share of rows; it is in each replica's L, and L is divided by the replicas.
-            scale = here.share * here.count
-            with use(Sharding(index=here.index, rows=here.size, size=here.size, update=here.size, loss_scale=scale)):
-                loss = model._compute_loss(x=gx, y=gy, y_pred=gp, sample_weight=gw, training=training) / here.count
-        else:
-            loss = model._compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=training)
-        update_metrics(model, *(gathered if plan.gather_metrics else rows))
-    if loss is None:
-        loss = ops.zeros(())
-    return loss / here.replicas if here.replicas > 1 and not shared else loss
+    if shared and plan.gather_loss:
+        gx, gy, gp, gw = gathered
+        # What layers add counts by the share of rows; it is in each replica's L, and L is divided by the replicas.
+        scale = here.share * here.count
+        with use(Sharding(index=here.index, rows=here.size, size=here.size, update=here.size, loss_scale=scale)):
+            loss = model._compute_loss(x=gx, y=gy, y_pred=gp, sample_weight=gw, training=training) / here.count
+    else:
+        loss = model._compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=training)
+    update_metrics(model, *(gathered if plan.gather_metrics else rows))
+    return loss
 
 
 @contextlib.contextmanager
