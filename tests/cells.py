@@ -30,8 +30,9 @@ from kmgpu.errors import KmgpuError
 from kmgpu.rundir import RunDir
 
 RECIPES = Path(__file__).with_name("recipes")
+STOCK = Path(__file__).with_name("stock.py")
 DEVICES = (1, 2, 4)
-LAUNCH_SECONDS = 600  # a launch that takes longer hangs
+CELL_SECONDS = 60  # a launch that takes longer for each of its cells, on average, hangs
 COMMAND_LINE = "from kmgpu.cli import main; main()"  # for `python -c`, where the script kmgpu may not be on the path
 
 FOREIGN_VARIABLES = {
@@ -63,6 +64,7 @@ class Cell:
 
 
 _cells: dict[tuple[str, int], Cell] = {}
+PREDICTS = {"mode": "predict", "options": {"input": "FOLDER/input.npz", "output": "FOLDER/predictions.npz"}}
 
 
 def add(
@@ -74,7 +76,10 @@ def add(
     order: int = 0,
     **fields: Any,
 ) -> None:
-    """Ask for a recipe on these numbers of devices; ``fields`` are those of ``kmgpu.train`` (settings, seed, ...)."""
+    """Ask for a recipe on these numbers of devices; ``fields`` are those of ``kmgpu.train`` (settings, seed, ...).
+
+    A cell that predicts, with ``**PREDICTS``, has ``inputs`` beside: arrays by name.
+    """
     for count in devices:
         cell = Cell(name, recipe, count, tuple(backends), order, fields)
         assert cell.key not in _cells, f"two cells are called {cell.key}"
@@ -164,10 +169,11 @@ class Contract:
     def _create(self, cell: Cell, backend: str, folder: Path) -> RunDir:
         path = folder / f"{cell.name}-{cell.devices}"
         fields = dict(cell.fields)
-        if "settings" in fields:
-            fields["settings"] = {
+        inputs = fields.pop("inputs", None)
+        for name in {"settings", "options"} & fields.keys():
+            fields[name] = {
                 key: value.replace("FOLDER", str(path)) if isinstance(value, str) else value
-                for key, value in fields["settings"].items()
+                for key, value in fields[name].items()
             }
         if callable(fields.get("initial_weights")):
             fields["initial_weights"] = fields["initial_weights"](folder.parent / f"{cell.name}-initial.safetensors")
@@ -176,13 +182,16 @@ class Contract:
         job = training.make_job(
             RECIPES / f"{cell.recipe}.py", backend=backend, devices=cell.devices, device_kind="cpu", **fields
         )
-        return RunDir.create(path, job)
+        rundir = RunDir.create(path, job)
+        if inputs is not None:
+            np.savez(path / "input.npz", **inputs)
+        return rundir
 
 
 def launch(rundirs: Sequence[RunDir]) -> tuple[KmgpuError | None, list[str]]:
     """Run the jobs in one launch; return what it raised, and what the user was told."""
     shown: list[str] = []
-    with foreign_environment(), time_limit(LAUNCH_SECONDS):
+    with foreign_environment(), time_limit(CELL_SECONDS * max(len(rundirs), 10)):
         try:
             training.run(rundirs, show=shown.append)
         except KmgpuError as error:
