@@ -27,7 +27,7 @@ from kmgpu import checkpoints, resumption
 from kmgpu.rundir import RunDir
 from kmgpu.worker import checkpoint
 
-RECIPE, EPOCHS, UNITS = "digits_mlp", 120, 20_000  # 1.5 million weights, 18 MB a checkpoint, 2,760 steps
+RECIPE, EPOCHS, UNITS = "digits_mlp", 60, 20_000  # 1.5 million weights, 18 MB a checkpoint, 1,380 steps
 COMMAND = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r}); "
 COMMAND += "from kmgpu.cli import main; main()"
 STARTING, TRAINING = 3.0, 1.2  # seconds within which a kill comes, from the launch or from the first new checkpoint
@@ -50,6 +50,7 @@ def main() -> int:
         for number in range(arguments.kills):
             run = folder / f"run-{number}"
             kill(command, run, moments, counts)
+            print(".", end="", flush=True)
             if not checkpoints.listed(run):
                 counts["before its first checkpoint"] += 1
                 continue
@@ -60,9 +61,9 @@ def main() -> int:
             assert found.position["updates"] > saved, "the run has gone backwards"
             saved = found.position["updates"]
             command = ["train", "--resume", str(run)]
-        resumed = finish(command, folder / "end")
+        resumed = finish([*command, "--checkpoint-every", "never"], folder / "end")
     same = {kind: resumed["hashes"][kind] == left_alone["hashes"][kind] for kind in ("final_weights", "sample_order")}
-    print(f"{arguments.kills} kills on {arguments.backend}, {arguments.devices} device(s), of a run of "
+    print(f"\n{arguments.kills} kills on {arguments.backend}, {arguments.devices} device(s), of a run of "
           f"{resumed['steps']} steps; {saved} of them were done and saved by killed runs")  # fmt: skip
     for what, count in counts.items():
         print(f"    {what}: {count}")

@@ -15,24 +15,28 @@ pytestmark = pytest.mark.workers
 
 EXACT_DEVICES = (1, 2)
 OPTIMIZERS = ("adam", "momentum", "average", "loss_scale", "accumulating")
-EVERY_STEP = {"on_stop": True, "every": {"steps": 1}, "keep": 100}
-MIDDLE, EPOCH_END = "step-00000007", "step-00000010"  # of 15 steps, 5 in an epoch
+SAVED = {"on_stop": True, "every": {"steps": 7}}
+MIDDLE, LATER = "step-00000007", "step-00000014"  # of 15 steps, 5 in an epoch
+
+DROPOUT = {"settings": {"dropout": 0.4}, "seed": 3}
+EXACT = [(backend, devices) for backend in BACKENDS for devices in EXACT_DEVICES] + [("torch", 4)]
 
 for devices in (*EXACT_DEVICES, 4):
-    cells.add("whole", "resumed", (devices,), settings={"dropout": 0.4}, seed=3, checkpoints=EVERY_STEP)
-    for name in (MIDDLE, EPOCH_END):
+    where = ("torch",) if devices == 4 else BACKENDS  # sums of four processes depend on DDP's buckets
+    cells.add("whole", "resumed", (devices,), backends=where, checkpoints=SAVED, **DROPOUT)
+    for name in (MIDDLE, LATER):
         cells.add(
-            f"from-{name}", "resumed", (devices,), settings={"dropout": 0.4}, seed=3, checkpoints={},
+            f"from-{name}", "resumed", (devices,), backends=where, checkpoints={}, **DROPOUT,
             resume=f"whole-{devices}/checkpoints/{name}",
         )  # fmt: skip
 for optimizer in OPTIMIZERS:
-    cells.add(f"whole-{optimizer}", "resumed", (2,), settings={"optimizer": optimizer}, checkpoints=EVERY_STEP)
+    cells.add(f"whole-{optimizer}", "resumed", (2,), settings={"optimizer": optimizer}, checkpoints=SAVED)
 
 DECAY = {"rows": 4, "optimizer": "Adam", "learning_rate": 0.1, "decay": 0.5}
 for devices in EXACT_DEVICES:
-    cells.add("k25", "r0", (devices,), settings=DECAY, epochs=3, checkpoints=EVERY_STEP)
+    cells.add("k25", "r0", (devices,), settings=DECAY, epochs=3, checkpoints={"every": {"epochs": 1}})
     cells.add(
-        "k25-resumed", "r0", (devices,), settings=DECAY, epochs=3, checkpoints=EVERY_STEP,
+        "k25-resumed", "r0", (devices,), settings=DECAY, epochs=3, checkpoints={"every": {"epochs": 1}},
         resume=f"k25-{devices}/checkpoints/step-00000002",
     )  # fmt: skip
 ADAM = {"rows": 8, "optimizer": "Adam", "learning_rate": 0.1}
@@ -41,9 +45,8 @@ cells.add("k60", "r0", (4,), settings=ADAM, epochs=3, checkpoints={"every": {"ep
 cells.add("k60", "r0", (2,), settings=ADAM, epochs=3, checkpoints={}, resume="k60-4/checkpoints/step-00000004")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("devices", (*EXACT_DEVICES, 4))
-@pytest.mark.parametrize("name", [MIDDLE, EPOCH_END])
+@pytest.mark.parametrize(("backend", "devices"), EXACT)
+@pytest.mark.parametrize("name", [MIDDLE, LATER])
 def test_on_the_same_devices_it_is_bit_for_bit_the_run_that_was_not_interrupted(ran, backend, devices, name):
     whole, resumed = ran(backend, "whole", devices), ran(backend, f"from-{name}", devices)
     assert resumed.outcome["start"]["resumed"]["updates"] == int(name[5:])
@@ -56,11 +59,11 @@ def test_on_the_same_devices_it_is_bit_for_bit_the_run_that_was_not_interrupted(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("devices", EXACT_DEVICES)
-def test_each_step_draws_from_another_seed_and_adds_to_the_metrics(ran, backend, devices):
+def test_each_step_draws_from_another_seed(ran, backend, devices):
     """So that the test above can fail: what it restores is not what a run starts with."""
     folder = ran(backend, "whole", devices).rundir.path / "checkpoints"
-    found = [checkpoint.read(checkpoints.read(folder / name)) for name in (MIDDLE, "step-00000008")]
-    for word in ("seed_generator_state", "/total", "/iteration", "_velocity", "moving_mean"):
+    found = [checkpoint.read(checkpoints.read(folder / name)) for name in (MIDDLE, LATER)]
+    for word in ("seed_generator_state", "/iteration", "_velocity", "moving_mean"):
         (name, *_) = [name for name in found[0] if word in name]
         assert not np.array_equal(found[0][name], found[1][name]), name
 
