@@ -98,6 +98,25 @@ def train(
     track: TrackOrNone = None,
     batch_size: BatchSize = None,
     epochs: Epochs = None,
+    steps_per_epoch: Annotated[int | None, typer.Option(metavar="N", help="End each epoch after N updates.")] = None,
+    max_steps: Annotated[int | None, typer.Option(metavar="N", help="End the run after N updates.")] = None,
+    max_time: Annotated[str | None, typer.Option(metavar="TIME", help="End the run after 30m, 2h, 1h30m.")] = None,
+    validate_every: Annotated[
+        int | None, typer.Option(metavar="N", help="Validate every N epochs, and after the last.", show_default="1")
+    ] = None,
+    scale_lr: Annotated[
+        str | None,
+        typer.Option(
+            metavar="none|linear|sqrt", help="Rate for another batch size than the recipe's.", show_default="none"
+        ),
+    ] = None,
+    warmup_epochs: Annotated[
+        int | None, typer.Option(metavar="N", help="Let the learning rate rise over N epochs.", show_default="0")
+    ] = None,
+    on_nan: Annotated[
+        str | None,
+        typer.Option(metavar="stop|continue", help="What follows a loss that is not a number.", show_default="stop"),
+    ] = None,
     seed: SeedOrNone = None,
     settings: Settings = None,
     python: Pythons = None,
@@ -155,6 +174,13 @@ def train(
             track=track,
             batch_size=batch_size,
             epochs=epochs,
+            steps_per_epoch=steps_per_epoch,
+            max_steps=max_steps,
+            max_time=max_time,
+            validate_every=validate_every,
+            scale_lr=scale_lr,
+            warmup_epochs=warmup_epochs,
+            on_nan=on_nan,
             seed=seed,
             settings=given,
             python=_pythons(python),

@@ -216,6 +216,7 @@ def start_lines(event: dict[str, Any]) -> list[str]:
         f"learning rate {rate if isinstance(rate, str) else format(rate, '.6g')}, {precision}, "
         f"{counted(event['parameters'], 'parameter')}, initial weights {event['initial_weights'][:12]}",
         *([_resumed(before)] if before else []),
+        *([f"learning rate {event['rate_rule']}"] if event.get("rate_rule") else []),
     ]
 
 

@@ -26,6 +26,13 @@ class Job:
     settings: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the recipe function
     batch_size: int | None = None
     epochs: int | None = None
+    steps_per_epoch: int | None = None
+    max_steps: int | None = None  # updates of the whole run
+    max_seconds: float | None = None  # of training, after which it ends
+    validate_every: int = 1  # epochs
+    scale_lr: str = "none"  # the recipe's learning rate for another batch_size: "none", "linear", "sqrt"
+    warmup_epochs: int = 0  # over which the learning rate rises
+    on_nan: str = "stop"  # or "continue": what follows a loss that is not a number
     seed: int = 0
     track: str = "same-math"
     loss_gather: str = "auto"

@@ -14,7 +14,11 @@ from kmgpu.errors import Interrupted, UsageError
 from kmgpu.job import Job
 from kmgpu.rundir import RunDir
 
-FREE = ("backend", "strategy", "devices", "device_ids", "device_kind", "python", "epochs", "checkpoints")  # may change
+FREE = (
+    "backend", "strategy", "devices", "device_ids", "device_kind", "python", "epochs", "checkpoints",
+    "max_steps", "max_seconds", "validate_every", "on_nan",
+)  # may change
+OWN = ("recipe", "initial_weights", "max_steps", "max_seconds")  # of the run before, and not of the one that goes on
 
 
 def find(path: str | os.PathLike[str]) -> tuple[Checkpoint, list[str]]:
@@ -57,7 +61,7 @@ def wishes(checkpoint: Checkpoint, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises UsageError for what must stay as it was, and for a run that has nothing left to do.
     """
     before = Job.from_json(checkpoint.manifest["job"])
-    fields = {name: value for name, value in vars(before).items() if name not in ("recipe", "initial_weights")}
+    fields = {name: value for name, value in vars(before).items() if name not in OWN}
     for name, value in given.items():
         if name not in FREE and value != getattr(before, name):
             raise UsageError(
@@ -74,6 +78,11 @@ def wishes(checkpoint: Checkpoint, given: Mapping[str, Any]) -> dict[str, Any]:
     if checkpoint.position["epoch"] >= epochs:
         raise UsageError(
             f"{checkpoint.path} has done {checkpoint.position['epoch']} of {epochs} epochs; ask for more with --epochs"
+        )
+    if fields.get("max_steps") is not None and checkpoint.position["updates"] >= fields["max_steps"]:
+        raise UsageError(
+            f"{checkpoint.path} has done {checkpoint.position['updates']} steps, and --max-steps is "
+            f"{fields['max_steps']}; ask for more"
         )
     return fields | {"epochs": epochs, "resume": str(checkpoint.path.absolute())}
 

@@ -19,6 +19,7 @@ from kmgpu.backends import Strategy
 from kmgpu.errors import Interrupted, KmgpuError, RunFailed, UsageError, nearest
 from kmgpu.job import FORMAT, Job
 from kmgpu.monitor import Monitor
+from kmgpu.pacing import pace
 from kmgpu.rundir import RunDir, write_json
 from kmgpu.sinks import make as make_sinks
 
@@ -78,6 +79,13 @@ def train(
     initial_weights: str | os.PathLike[str] | None = None,
     loss_gather: str | None = None,
     track: str | None = None,
+    steps_per_epoch: int | None = None,
+    max_steps: int | None = None,
+    max_time: str | float | None = None,
+    validate_every: int | None = None,
+    scale_lr: str | None = None,
+    warmup_epochs: int | None = None,
+    on_nan: str | None = None,
     checkpoint_every: str | None = None,
     keep: int | None = None,
     keep_best: str | None = None,
@@ -89,16 +97,20 @@ def train(
 ) -> TrainResult | None:
     """Train a recipe, given by name or file, and return its result; None after a dry run.
 
-    ``batch_size`` is global. ``settings`` are keyword arguments of the recipe function. ``resume`` is a run to go on
-    with, or one of its checkpoints: what is not given is then as it was there. ``sinks`` are names such as "csv", or
-    functions that get each record of the run. ``show`` gets the lines for the user. Raises UsageError or
-    MissingEnvironment before anything starts, RunFailed when a process stops.
+    ``batch_size`` is global. ``settings`` are keyword arguments of the recipe function. ``max_time`` is a text such as
+    "1h30m", or seconds. ``resume`` is a run to go on with, or one of its checkpoints: what is not given is then as it
+    was there. ``sinks`` are names such as "csv", or functions that get each record of the run. ``show`` gets the lines
+    for the user. Raises UsageError or MissingEnvironment before anything starts, RunFailed when a process stops.
     """
     wishes: dict[str, Any] = {
         "backend": backend, "strategy": strategy, "devices": devices, "device_ids": device_ids,
         "device_kind": device_kind, "batch_size": batch_size, "epochs": epochs, "seed": seed, "settings": settings,
         "python": python, "initial_weights": initial_weights, "loss_gather": loss_gather, "track": track,
         "checkpoints": checkpoint_wishes(checkpoint_every, keep, keep_best),
+        **pace(
+            steps_per_epoch=steps_per_epoch, max_steps=max_steps, max_time=max_time, validate_every=validate_every,
+            scale_lr=scale_lr, warmup_epochs=warmup_epochs, on_nan=on_nan,
+        ),
     }  # fmt: skip
     wishes = {name: value for name, value in wishes.items() if value is not None}
     made = make_sinks(sinks)

@@ -37,7 +37,7 @@ ORCHESTRATOR = {
     f"kmgpu.{name}"
     for name in (
         *("cli", "comparison", "environment", "follow", "keeper", "launch", "live", "monitor", "proof", "proving"),
-        *("recipe_card", "resumption", "screens", "sinks", "study", "training", "using"),
+        *("pacing", "recipe_card", "resumption", "screens", "sinks", "study", "training", "using"),
     )
 }
 

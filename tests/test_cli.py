@@ -21,6 +21,7 @@ from kmgpu.rundir import RunDir
 PROJECT = Path(__file__).parents[1]
 OPTIONS = {
     "train": "--backend --strategy --devices --device-ids --device-kind --track --batch-size --epochs --seed --set "
+    "--steps-per-epoch --max-steps --max-time --validate-every --scale-lr --warmup-epochs --on-nan "
     "--python --initial-weights --checkpoint-every --keep --keep-best --resume --out --sink --quiet --json --dry-run",
     "replay": "--sink",
     "compare": "--backends --devices --scaling --repeats --device-kind --track --batch-size --epochs --seed --set "
@@ -103,8 +104,9 @@ def test_train_hands_everything_to_the_library(capsys, trained):
         capsys, "train", "digits_mlp", "--backend", "jax", "--strategy", "data_parallel", "--devices", "2",
         "--device-kind", "cpu", "--batch-size", "32", "--epochs", "3", "--seed", "5", "--set", "learning_rate=0.1",
         "--python", "jax=/opt/python", "--initial-weights", "w.safetensors", "--out", "here", "--dry-run",
-        "--track", "as-shipped", "--sink", "csv", "--sink", "tensorboard",
-        "--checkpoint-every", "1epoch", "--keep", "2", "--keep-best", "val_loss",
+        "--track", "as-shipped", "--sink", "csv", "--sink", "tensorboard", "--steps-per-epoch", "7",
+        "--max-steps", "9", "--max-time", "2h", "--validate-every", "2", "--scale-lr", "sqrt", "--warmup-epochs", "1",
+        "--on-nan", "continue", "--checkpoint-every", "1epoch", "--keep", "2", "--keep-best", "val_loss",
     )  # fmt: skip
     (recipe,), named = trained[0]
     assert code == 0 and recipe == "digits_mlp" and callable(named.pop("show"))
@@ -113,7 +115,8 @@ def test_train_hands_everything_to_the_library(capsys, trained):
         "track": "as-shipped", "checkpoint_every": "1epoch", "keep": 2, "keep_best": "val_loss", "resume": None,
         "batch_size": 32, "epochs": 3, "seed": 5, "settings": {"learning_rate": 0.1}, "python": {"jax": "/opt/python"},
         "initial_weights": Path("w.safetensors"), "out": Path("here"), "dry_run": True,
-        "sinks": ["csv", "tensorboard"],
+        "sinks": ["csv", "tensorboard"], "steps_per_epoch": 7, "max_steps": 9, "max_time": "2h", "validate_every": 2,
+        "scale_lr": "sqrt", "warmup_epochs": 1, "on_nan": "continue",
     }  # fmt: skip
 
 

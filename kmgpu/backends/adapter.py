@@ -54,6 +54,7 @@ class Adapter(Protocol):
     process: int
     processes: int
     one_process_per_device: bool
+    not_in_callbacks: tuple[str, ...]  # methods of the model that fail when a callback calls them
 
     def facts(self) -> dict[str, Any]:
         """What the framework itself says: version, device names, precision as read back."""
@@ -111,14 +112,29 @@ class Adapter(Protocol):
     def losses(self, handles: Sequence[Any]) -> list[float]:
         """Wait; the loss of each global batch whose handle is given, in float64. All processes."""
 
-    def metrics(self) -> dict[str, float]:
-        """Metrics over all batches since the last call, merged over the devices; resets them. All processes."""
+    def metrics(self, reset: bool = True) -> dict[str, float]:
+        """Metrics over all batches since the last reset, merged over the devices. All processes."""
 
     def predict(self, batch: Any) -> Any:
         """Outputs for this process's rows of a batch, in order, as NumPy arrays. All processes."""
 
     def gather(self, values: np.ndarray) -> np.ndarray:
         """Stack one array of every process: shape (processes, *values.shape). All processes."""
+
+    def broadcast(self, data: bytes) -> bytes:
+        """Process 0's bytes in every process, however long it takes to come with them. All processes."""
+
+    def lend(self) -> None:
+        """Give Keras's variables the state of training, for others than the steps to see and to assign to."""
+
+    def changed(self) -> list[int]:
+        """Which variables, by the adapter's own numbers, have been assigned to in this process since ``lend``."""
+
+    def share(self, changed: Sequence[int]) -> None:
+        """Give all devices what these variables hold in process 0, and train with it. All processes."""
+
+    def rebuild(self) -> None:
+        """Make the steps anew: what is trainable, or a number of the optimizer, is not what it was. All processes."""
 
     def variables(self) -> list[tuple[str, list[np.ndarray]]]:
         """The model's weights in model order: path, and the value on each device of this process."""

@@ -7,7 +7,9 @@ random masks are those of one device by construction.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import functools
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -33,6 +35,7 @@ class Adapter:
 
     tools = common
     one_process_per_device = False
+    not_in_callbacks: tuple[str, ...] = ()
     process, processes = 0, 1
 
     def __init__(self, place: Place, devices: int):
@@ -75,13 +78,21 @@ class Adapter:
         self.track = options["track"]
         plan = common.make_plan(self.model, sample[0].x, options["loss_gather"], recipe.accumulate)
         self.plan = common.Plan((), (), counts=plan.counts)
-        self._train = jax.jit(self._train_program, static_argnames="sizes", donate_argnums=0)
-        self._step = jax.jit(self._step_program, static_argnames="sizes")
-        self._update = jax.jit(self._update_program)
-        self._evaluate = jax.jit(self._evaluate_program, static_argnames="sizes", donate_argnums=0)
-        self._predict = jax.jit(self._predict_program, static_argnames="sizes")
+        self._compile()
         self._pull()
         return []
+
+    def _compile(self) -> None:
+        """Make the programs; what they hold of an earlier recipe, or of layers trainable then, is forgotten."""
+
+        def compiled(program: Any, **options: Any) -> Any:
+            return jax.jit(functools.partial(program), **options)  # jit finds equal functions' traces again
+
+        self._train = compiled(self._train_program, static_argnames="sizes", donate_argnums=0)
+        self._step = compiled(self._step_program, static_argnames="sizes")
+        self._update = compiled(self._update_program)
+        self._evaluate = compiled(self._evaluate_program, static_argnames="sizes", donate_argnums=0)
+        self._predict = compiled(self._predict_program, static_argnames="sizes")
 
     def _pull(self) -> None:
         """Take the state from Keras's variables; the steps carry it from then on."""
@@ -129,7 +140,18 @@ class Adapter:
         return loss, self._replicated([grads, after])
 
     def _update_program(self, state: Any, grads: Any) -> Any:
-        return self.model.optimizer.stateless_apply(state[2], grads, state[0])
+        """The optimizer takes all variables that it was built for; those that are frozen now have no gradient."""
+        known = self.model.optimizer._trainable_variables
+        here, others = self.state_variables[0], self.state_variables[1]
+        values = {id(variable): value for variable, value in zip([*here, *others], [*state[0], *state[1]], strict=True)}
+        gradients = {id(variable): gradient for variable, gradient in zip(here, grads, strict=True)}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Gradients do not exist")
+            updated, slots = self.model.optimizer.stateless_apply(
+                state[2], [gradients.get(id(variable)) for variable in known], [values[id(v)] for v in known]
+            )
+        after = {id(variable): value for variable, value in zip(known, updated, strict=True)}
+        return [after[id(variable)] for variable in here], slots
 
     def _evaluate_program(self, state: Any, update: Any, sizes: Any) -> Any:
         _, (loss, after) = programs.loss(self, state[0], state, update, sizes, False)
@@ -202,11 +224,12 @@ class Adapter:
     def losses(self, handles: Sequence[Any]) -> list[float]:
         return [float(value) for value in jax.device_get(list(handles))]
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, reset: bool = True) -> dict[str, float]:
         results = common.metric_results(self.model, [np.asarray(value) for value in self._state[3]])
-        self._push()
-        self.model.reset_metrics()
-        self._pull()
+        if reset:
+            self._push()
+            self.model.reset_metrics()
+            self._pull()
         return results
 
     def predict(self, batch: Any) -> Any:
@@ -214,6 +237,37 @@ class Adapter:
 
     def gather(self, values: np.ndarray) -> np.ndarray:
         return values[None]
+
+    def broadcast(self, data: bytes) -> bytes:
+        return data
+
+    def lend(self) -> None:
+        # All variables have their places, and model.predict would refuse rows that the devices do not divide.
+        keras.distribution.set_distribution(None)
+        self._push()
+
+    def changed(self) -> list[int]:
+        return [
+            number for number, (variable, value) in enumerate(self._pairs()) if variable._value is not value
+        ]
+
+    def share(self, changed: Sequence[int]) -> None:
+        pairs = list(self._pairs())
+        flat = [value for _, value in pairs]
+        for number in changed:
+            flat[number] = jax.device_put(np.asarray(pairs[number][0].value), self._everywhere)
+        values = iter(flat)
+        self._state = [[next(values) for _ in group] for group in self._state[:3]] + [self._state[3]]
+
+    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+        """The variables and their values, without the metrics'."""
+        for group, values in zip(self.state_variables[:3], self._state[:3], strict=True):
+            yield from zip(group, values, strict=True)
+
+    def rebuild(self) -> None:
+        self._push()
+        self._compile()
+        self._pull()
 
     def variables(self) -> list[tuple[str, list[np.ndarray]]]:
         self._push()

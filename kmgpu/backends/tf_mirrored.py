@@ -29,6 +29,7 @@ class Adapter:
     tools = common
     one_process_per_device = False
     process, processes = 0, 1
+    not_in_callbacks: tuple[str, ...] = ()
 
     def __init__(self, place: Place, devices: int):
         self.devices = devices
@@ -36,6 +37,8 @@ class Adapter:
         across = tf.distribute.NcclAllReduce() if place.device_kind == "gpu" else tf.distribute.ReductionToOneDevice()
         self.strategy = tf.distribute.MirroredStrategy(all_devices[:devices], cross_device_ops=across)
         self._place = place
+        if devices > 1:  # the states of metrics lie apart on the devices, and Keras cannot add to them from outside
+            self.not_in_callbacks = ("evaluate", "test_on_batch")
 
     def facts(self) -> dict[str, Any]:
         return common.model_facts(self.model) | {
@@ -175,9 +178,10 @@ class Adapter:
     def losses(self, handles: Sequence[Any]) -> list[float]:
         return [float(handle) for handle in handles]
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, reset: bool = True) -> dict[str, float]:
         results = common.metric_results(self.model, [part.sum(axis=0) for part in self.metric_parts()])
-        self.model.reset_metrics()
+        if reset:
+            self.model.reset_metrics()
         return results
 
     def predict(self, batch: Any) -> Any:
@@ -192,6 +196,23 @@ class Adapter:
 
     def gather(self, values: np.ndarray) -> np.ndarray:
         return values[None]
+
+    def broadcast(self, data: bytes) -> bytes:
+        return data
+
+    def lend(self) -> None:
+        # Keras's variables are those that the steps use. On several devices, Keras's predict divides the rows it is
+        # given in ways of its own, and fails where they do not divide (TensorFlow 2.21); on one it does not.
+        self.model._distribute_strategy = None
+
+    def changed(self) -> list[int]:
+        return []
+
+    def share(self, changed: Sequence[int]) -> None:
+        pass  # MirroredStrategy assigns to all devices
+
+    def rebuild(self) -> None:
+        self._functions = {}
 
     def variables(self) -> list[tuple[str, list[np.ndarray]]]:
         def each(variable: Any) -> list[np.ndarray]:

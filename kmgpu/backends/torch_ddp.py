@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from kmgpu.data.loader import Batch
 from kmgpu.recipe import Recipe
 
 keras = common.import_keras("torch")
+
+PATIENCE = datetime.timedelta(days=7)
 
 __all__ = ["Adapter", "lost_peer", "start"]
 
@@ -39,6 +42,7 @@ class Adapter:
 
     tools = common
     one_process_per_device = True
+    not_in_callbacks: tuple[str, ...] = ()
 
     def __init__(self, place: Place, devices: int):
         self.devices = self.processes = devices
@@ -46,6 +50,8 @@ class Adapter:
         self.batch_norm = "global"
         self._device = "cuda:0" if place.device_kind == "gpu" else "cpu"
         self._group = dist.new_group(list(range(devices))) if place.processes > 1 else None
+        # The others wait here for what process 0 does alone, such as a callback that takes its time.
+        self._waiting = dist.new_group(list(range(devices)), PATIENCE, "gloo") if place.processes > 1 else None
         self._wrapped: tuple[Any, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
@@ -70,6 +76,7 @@ class Adapter:
         self.model = recipe.model
         self.batch_norm = recipe.batch_norm
         self._copies = common.build(self.model, sample[0], scored="predicted" not in options)
+        self._all_variables = [*self.model.variables, *self.model.optimizer.variables]
         self.plan = common.make_plan(self.model, sample[0].x, options["loss_gather"], recipe.accumulate)
         self.track = options["track"]
         if self.track == "as-shipped":
@@ -239,9 +246,10 @@ class Adapter:
         local = torch.stack(list(handles)).cpu().numpy().astype(np.float64)
         return self.gather(local).mean(axis=0).tolist()
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, reset: bool = True) -> dict[str, float]:
         results = common.metric_results(self.model, [part.sum(axis=0) for part in self.metric_parts()])
-        self.model.reset_metrics()
+        if reset:
+            self.model.reset_metrics()
         return results
 
     def predict(self, batch: Any) -> Any:
@@ -257,6 +265,34 @@ class Adapter:
         parts = [torch.empty_like(local) for _ in range(self.devices)]
         dist.all_gather(parts, local, group=self._group)
         return np.stack([part.cpu().numpy().view(values.dtype).reshape(values.shape) for part in parts])
+
+    def broadcast(self, data: bytes) -> bytes:
+        if self.devices == 1:
+            return data
+        size = torch.tensor([len(data)])
+        dist.broadcast(size, 0, group=self._waiting)
+        content = torch.zeros(int(size), dtype=torch.uint8)
+        if self.process == 0:
+            content.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else content)
+        if len(content):
+            dist.broadcast(content, 0, group=self._waiting)
+        return content.numpy().tobytes()
+
+    def lend(self) -> None:
+        self._lent = [(variable.value, variable.value._version) for variable in self._all_variables]
+
+    def changed(self) -> list[int]:
+        now = [variable.value for variable in self._all_variables]
+        pairs = enumerate(zip(now, self._lent, strict=True))
+        return [n for n, (value, (lent, version)) in pairs if value is not lent or value._version != version]
+
+    def share(self, changed: Sequence[int]) -> None:
+        if self.devices > 1:
+            for number in changed:
+                dist.broadcast(self._all_variables[number].value.detach(), 0, group=self._group)
+
+    def rebuild(self) -> None:
+        self._wrapped = None
 
     def variables(self) -> list[tuple[str, list[np.ndarray]]]:
         return [(variable.path, [common.to_numpy(variable.value)]) for variable in self.model.weights]

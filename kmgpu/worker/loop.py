@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import numpy as np
 from kmgpu.backends.adapter import Adapter
 from kmgpu.data.ahead import Ahead
 from kmgpu.data.feed import Feed, Update
-from kmgpu.worker import resuming, weights
+from kmgpu.errors import RunFailed
+from kmgpu.worker import nonfinite, rates, resuming, weights
+from kmgpu.worker.callbacks import Callbacks
 from kmgpu.worker.progress import Mean, Progress
+from kmgpu.worker.rates import Rate
 from kmgpu.worker.run import Run
 from kmgpu.worker.saving import Saver, Stopped
 from kmgpu.worker.sizes import idle_notes, shares
@@ -24,23 +28,39 @@ from kmgpu.worker.windows import Window, windows
 def train(run: Run) -> None:
     """Train a recipe, record what happens, and leave its weights in the run's directory."""
     progress = resuming.progress(run)
-    initial, best = _begin(run)
-    saver = Saver(run, initial, best)
+    initial, beside = _begin(run)
+    saver, callbacks = beside.saver, beside.callbacks
     seen: set[Any] = set()  # forms of updates that the framework has compiled for
+    metrics: dict[str, Any] = {}
     try:
         with saver.watching():
-            while progress.epoch < run.epochs:
-                _epoch(run, progress, seen, saver)
+            callbacks.call("on_train_begin")
+            while progress.epoch < run.epochs and progress.stop is None:
+                metrics = _epoch(run, progress, beside, seen)
             saver.close()
     except Stopped:
         return
+    _finalize(run.adapter)
+    callbacks.call("on_train_end", metrics)
+    if progress.stop is not None:
+        where = f"after {progress.updates} steps, in epoch {progress.epoch} of {run.epochs}"
+        run.record("note", text=f"{progress.stop} ended the training {where}")
     _end(run, progress, initial)
 
 
-def _begin(run: Run) -> tuple[str, float | None]:
+@dataclass(frozen=True)
+class Beside:
+    """What looks at training, and may end it or pace it."""
+
+    saver: Saver
+    callbacks: Callbacks
+    rate: Rate | None
+
+
+def _begin(run: Run) -> tuple[str, Beside]:
     """Build the model, give it its first weights or those of a checkpoint, and say what is run and how.
 
-    Returns the hash of the initial weights, and the best score before a checkpoint.
+    Returns the hash of the initial weights, and what looks at training.
     """
     adapter, train, validation = run.adapter, run.train, run.validation
     first = train.first()  # the model is built for it
@@ -51,6 +71,7 @@ def _begin(run: Run) -> tuple[str, float | None]:
         "sizes": train.sizes, "evaluated": () if validation is None else validation.sizes,
     }  # fmt: skip
     notes = adapter.prepare(run.recipe, first, options)
+    rate = rates.scale(run)  # which a checkpoint overrules
     before = resuming.restore(run) if run.job.resume is not None else None
     initial = before["initial_weights"] if before else weights.initialise(adapter, run.job, run.rundir)
     run.record(
@@ -59,61 +80,120 @@ def _begin(run: Run) -> tuple[str, float | None]:
         per_device_batch=shares(train.batch_size, adapter.devices), rows=train.rows,
         validation_rows=0 if validation is None else validation.rows,
         steps_per_epoch=train.steps, epochs=run.epochs, initial_weights=initial,
+        rate_rule=None if rate is None else rate.described(run),
         resumed=before and resuming.described(run, before),
     )  # fmt: skip
     feeds = [feed for feed in (train, validation) if feed is not None]
-    told = [note for feed in feeds for note in feed.notes]
+    told = [*adapter.tools.ignored_by_steps(adapter.model), *(note for feed in feeds for note in feed.notes)]
     for note in [*notes, *told, *idle_notes(train.sizes, adapter.devices)]:
         run.record("note", text=note)
-    return initial, resuming.best_value(run, before) if before else None
+    saver = Saver(run, initial, resuming.best_value(run, before) if before else None)
+    callbacks = Callbacks(run)
+    for note in callbacks.notes():
+        run.record("note", text=note)
+    return initial, Beside(saver, callbacks, rate)
 
 
-def _epoch(run: Run, progress: Progress, seen: set[Any], saver: Saver) -> None:
-    """Train what is left of an epoch, window after window, and evaluate."""
+def _epoch(run: Run, progress: Progress, beside: Beside, seen: set[Any]) -> dict[str, Any]:
+    """Train what is left of an epoch, window after window, and evaluate; returns its metrics."""
+    adapter, callbacks = run.adapter, beside.callbacks
+    callbacks.call("on_epoch_begin", progress.epoch)
     began = time.perf_counter()
     with contextlib.closing(run.updates(progress)) as updates:
-        for window in windows(updates, seen, lambda: saver.room(progress)):
-            _window(run, progress, window, updates)
-            saver.after_window(progress)
-    metrics = {"loss": progress.loss.value(), **run.adapter.metrics()}
+        for window in windows(updates, seen, lambda: _room(run, progress, beside)):
+            callbacks.call("on_train_batch_begin", progress.step)
+            _window(run, progress, beside, window, updates)
+            if callbacks.overrides("on_train_batch_end"):
+                logs = {"loss": progress.loss.value(), **adapter.metrics(reset=False)}
+                callbacks.call("on_train_batch_end", progress.step - 1, logs)
+            progress.stop = _stop(run, progress, callbacks)
+            beside.saver.after_window(progress)
+            if progress.stop is not None:
+                break
+    cut = progress.step != run.train.steps and progress.stop is not None
+    metrics = {"loss": progress.loss.value(), **adapter.metrics()}
     trained = time.perf_counter()
     run.train.end_epoch()
-    waiting = float(run.adapter.gather(np.array(updates.waited)).max())
-    if run.validation is not None:
-        scores, _ = evaluate(run.adapter, run.validation)
+    waiting = float(adapter.gather(np.array(updates.waited)).max())
+    if run.validation is not None and _validated(run, progress):
+        scores, _ = evaluate(adapter, run.validation, callbacks)
         metrics |= {f"val_{name}": value for name, value in scores.items()}
     if run.job.track != "as-shipped":  # where frameworks let BatchNorm's statistics drift apart
-        weights.check_replicas(run.adapter)
+        weights.check_replicas(adapter)
     evaluation_seconds = time.perf_counter() - trained
+    adapter.lend()
     run.record(
         "epoch", epoch=progress.epoch, seconds=trained - began, waiting_seconds=waiting,
-        evaluation_seconds=evaluation_seconds, metrics=metrics,
+        evaluation_seconds=evaluation_seconds, callback_seconds=callbacks.take_seconds(),
+        learning_rate=adapter.tools.learning_rate(adapter.model), metrics=metrics,
     )  # fmt: skip
+    logs = dict(metrics)
+    callbacks.call("on_epoch_end", progress.epoch, logs)
+    progress.stop = progress.stop or callbacks.stop
     progress.end_epoch(metrics)
-    saver.after_epoch(progress, metrics)
+    if not cut:  # else the checkpoint is in the middle of the epoch
+        beside.saver.after_epoch(progress, metrics)
+    return logs
 
 
-def _window(run: Run, progress: Progress, window: Window, source: Ahead[Update]) -> None:
+def _room(run: Run, progress: Progress, beside: Beside) -> int:
+    """Return how many updates may be trained until something is to be looked at."""
+    if beside.callbacks.each_batch or beside.callbacks.stop is not None:
+        return 1
+    room = beside.saver.room(progress)
+    return room if run.job.max_steps is None else min(room, run.job.max_steps - progress.updates)
+
+
+def _stop(run: Run, progress: Progress, callbacks: Callbacks) -> str | None:
+    """Return what ends the training now, if anything; the same in all processes."""
+    if callbacks.stop is not None:
+        return callbacks.stop
+    last = progress.epoch + 1 == run.epochs and progress.step == run.train.steps
+    if run.job.max_steps is not None and progress.updates >= run.job.max_steps and not last:
+        return f"--max-steps {run.job.max_steps}"
+    if run.job.max_seconds is not None:
+        over = time.monotonic() - run.began > run.job.max_seconds
+        if run.adapter.broadcast(b"over" if over else b"") and not last:
+            return f"--max-time, {run.job.max_seconds:g} s,"
+    return None
+
+
+def _validated(run: Run, progress: Progress) -> bool:
+    """Whether this epoch is one to validate; the last one always is."""
+    last = progress.epoch + 1 == run.epochs or progress.stop is not None
+    return last or (progress.epoch + 1) % run.job.validate_every == 0
+
+
+def _window(run: Run, progress: Progress, beside: Beside, window: Window, source: Ahead[Update]) -> None:
     """Train some updates, wait for them, and record their losses and their time."""
-    adapter = run.adapter
+    adapter, rate = run.adapter, beside.rate
     clock, waited = time.perf_counter() - window.waited, source.waited - window.waited
     updates, handles = [], []
-    for update in window:
+    for number, update in enumerate(window, progress.updates):
+        if rate is not None and number < rate.warmup:
+            rates.assign(adapter, rate.at(number))
         handles.append(adapter.train_step([adapter.put(batch) for batch in update]))
         updates.append(update)
     losses = adapter.losses(handles)
     seconds = time.perf_counter() - clock
     first, samples = progress.updates, progress.samples
-    for update, loss in zip(updates, losses, strict=True):
+    for update in updates:
         _consumed(progress, update, adapter.process)
-        if progress.finite and not np.isfinite(loss):
-            progress.finite = False
-            run.record("note", text=f"the loss is {loss} in step {progress.updates - 1}")
     progress.loss.add(losses, [update[0].update_size for update in updates])
     run.record(
         "window", epoch=progress.epoch, step=first, steps=len(losses), samples=progress.samples - samples,
         seconds=seconds, waiting_seconds=source.waited - waited, losses=losses, compiling=window.compiling,
     )  # fmt: skip
+    if progress.finite and not np.isfinite(losses).all():
+        progress.finite = False
+        number = next(number for number, loss in enumerate(losses) if not np.isfinite(loss))
+        found = f"the loss is {losses[number]} in step {first + number}"
+        if run.job.on_nan == "stop":
+            beside.saver.close()
+            why = nonfinite.sentence(run, updates[number])
+            beside.callbacks.call("on_train_end", {})
+            raise RunFailed(f"{found}: {why}; --on-nan continue trains on all the same")
+        run.record("note", text=found)
 
 
 def _consumed(progress: Progress, update: Update, process: int) -> None:
@@ -125,13 +205,27 @@ def _consumed(progress: Progress, update: Update, process: int) -> None:
     progress.samples += update[0].update_size
 
 
-def evaluate(adapter: Adapter, feed: Feed) -> tuple[dict[str, float], int]:
+def evaluate(adapter: Adapter, feed: Feed, callbacks: Callbacks | None = None) -> tuple[dict[str, float], int]:
     """Return loss and metrics over all rows of a feed, each counted once, and how many those are."""
+    call = callbacks.call if callbacks is not None else (lambda hook, *arguments: None)
     loss = Mean()
+    call("on_test_begin")
     for (batch,) in feed.epoch(0):
+        call("on_test_batch_begin", batch.step)
         loss.add(adapter.losses([adapter.evaluate_step(adapter.put(batch))]), [batch.size])
+        if callbacks is not None and callbacks.overrides("on_test_batch_end"):
+            call("on_test_batch_end", batch.step, {"loss": loss.value(), **adapter.metrics(reset=False)})
     feed.end_epoch()
-    return {"loss": loss.value(), **adapter.metrics()}, loss.rows
+    scores = {"loss": loss.value(), **adapter.metrics()}
+    call("on_test_end", dict(scores))
+    return scores, loss.rows
+
+
+def _finalize(adapter: Adapter) -> None:
+    """Leave an optimizer's moving averages in the weights, as fit does at its end."""
+    adapter.lend()
+    if adapter.tools.finalize(adapter.model):
+        adapter.share(adapter.changed())
 
 
 def _end(run: Run, progress: Progress, initial: str) -> None:

@@ -36,6 +36,7 @@ class Progress:
     order: OrderHash = field(default_factory=OrderHash)  # of the samples that this process has consumed in the run
     finite: bool = True  # whether every loss was a number
     history: list[dict[str, Any]] = field(default_factory=list)  # metrics of each epoch done
+    stop: str | None = None  # what ends the training before its last epoch
 
     def end_epoch(self, metrics: dict[str, Any]) -> None:
         """Go on to the next epoch."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kmgpu.backends.adapter import Adapter
 from kmgpu.data.ahead import Ahead
@@ -25,6 +26,7 @@ class Run:
     train: Feed
     validation: Feed | None
     record: Callable  # record(event, **fields) writes an event; it does nothing but in process 0
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def epochs(self) -> int:

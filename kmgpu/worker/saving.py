@@ -81,7 +81,8 @@ class Saver:
         if stop:
             self._save(progress)
             self._finish("stopped")
-        if progress.step != self._run.train.steps and (late or self._steps_due(progress)):  # else after the epoch
+        due = late or progress.stop is not None or self._steps_due(progress)
+        if progress.step != self._run.train.steps and due:  # else after the epoch
             self._save(progress)
 
     def after_epoch(self, progress: Progress, metrics: dict[str, Any]) -> None:
@@ -90,7 +91,8 @@ class Saver:
             return
         stop, late = self._agreed()
         best = self._is_best(metrics)
-        done = progress.epoch == self._run.epochs and bool(self._every or self._best)
+        over = progress.epoch == self._run.epochs or progress.stop is not None
+        done = over and bool(self._every or self._best)
         due = progress.epoch % self._every.get("epochs", progress.epoch + 1) == 0 or self._steps_due(progress)
         if best or late or done or due or stop:
             self._save(progress, best)

@@ -70,7 +70,8 @@ class Session:
         recipe = make_recipe(job, adapter)
         train = Wish(
             "train", adapter.process, adapter.processes, job.batch_size or recipe.batch_size,
-            given=job.batch_size is not None, steps=recipe.steps_per_epoch, seed=job.seed, shuffle=recipe.shuffle,
+            given=job.batch_size is not None, steps=job.steps_per_epoch or recipe.steps_per_epoch, seed=job.seed,
+            shuffle=recipe.shuffle,
             accumulate=recipe.accumulate, class_weight=recipe.class_weight, workers=job.workers, folder=scratch,
         )  # fmt: skip
 
@@ -123,8 +124,7 @@ def make_recipe(job: Job, adapter: Adapter) -> Recipe:
             raise UsageError(f"{path.name}{line} raised {type(error).__name__}: {error}") from error
     if not isinstance(recipe, Recipe):
         raise UsageError(f"recipe() of {path.name} returned a {type(recipe).__name__}; it must return a kmgpu.Recipe")
-    if recipe.callbacks:
-        raise UsageError(f"{path.name} gives callbacks, which this version does not run; leave callbacks=() for now")
+    adapter.tools.check_callbacks(recipe.callbacks)
     return recipe
 
 

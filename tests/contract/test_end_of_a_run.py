@@ -12,6 +12,7 @@ import cells
 import pytest
 
 from kmgpu import checkpoints
+from kmgpu.backends import BACKENDS
 from kmgpu.rundir import RunDir
 
 pytestmark = pytest.mark.workers
@@ -136,3 +137,103 @@ def test_a_run_that_is_stopped_leaves_nothing_behind(tmp_path, backend, sent, co
         assert f"{sent.name}; its checkpoint is {last.path}; go on with `kmgpu train --resume {out}`" in error
         assert last.position["updates"] == outcome["steps"] and not skipped
         assert len(last.manifest["history"]) == outcome["epochs"]
+
+
+SLOW = """
+import time
+from datetime import timedelta
+
+import keras
+import numpy as np
+import torch
+from kmgpu import Recipe
+from torch.distributed import distributed_c10d as c10d
+
+class Mine(keras.callbacks.Callback):
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 0 and self.seconds:
+            self.model.predict(np.ones((8, 1)), verbose=0)
+            time.sleep(self.seconds)
+
+def recipe(*, seconds=0):
+    groups = [group._get_backend(torch.device("cpu")) for group in c10d._world.pg_map]
+    short = [group for group in groups if group.options._timeout < timedelta(days=1)]
+    for group in short:
+        group._set_default_timeout(timedelta(seconds=10))
+    print(f"{len(short)} of {len(groups)} groups wait 10 s")
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(optimizer="sgd", loss="mse")
+    x = np.ones((8, 1), "float32")
+    return Recipe(model, train=(x, 3 * x), epochs=3, batch_size=4, callbacks=[Mine(seconds)])
+"""
+CALLBACKS = """
+class Mine(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            {body}
+
+def recipe(*, batch_size=4):
+    import time
+    return Recipe(model(), train=(x, y), epochs=3, batch_size=batch_size, callbacks=[Mine()])
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "sentence"),
+    [
+        ("raise OSError('no disk')", 1, "the callback Mine failed in on_epoch_end of epoch 1: OSError: no disk"),
+        ("self.model.fit(x, y)", 2, "it calls model.fit, which trains beside the loop"),
+        ("self.model.trainable = False", 2, "the callback Mine freezes all weights"),
+    ],
+)
+def test_a_callback_that_fails_ends_all_processes_at_once_and_is_named_with_its_hook(tmp_path, body, code, sentence):
+    (tmp_path / "mine.py").write_text(HEAD.partition("\ndef recipe")[0] + CALLBACKS.format(body=body))
+    answer = subprocess.run(
+        command(tmp_path / "mine.py", "--backend", "torch", "--devices", "2", "--out", "run"),
+        capture_output=True, text=True, cwd=tmp_path, timeout=START_SECONDS + SECONDS,
+    )  # fmt: skip
+    assert answer.returncode == code, answer.stderr
+    assert sentence in answer.stderr and len(answer.stderr.splitlines()) == 1
+    assert cells.processes_of(tmp_path) == []
+    outcome = RunDir(tmp_path / "run").outcome()
+    ended = outcome["ended"] - RunDir(tmp_path / "run").events()[-1]["time"]
+    assert outcome["status"] == "failed" and outcome["epochs"] == 2 and ended < 10
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_loss_that_is_not_a_number_ends_a_run_with_step_sample_and_variable(tmp_path, backend):
+    answer = subprocess.run(
+        command(
+            cells.RECIPES / "r0.py", "--backend", backend, "--devices", "2", "--out", "run", "--epochs", "3",
+            "--set", "bad_row=5", "--set", "callback=TerminateOnNaN",
+        ),
+        capture_output=True, text=True, cwd=tmp_path, timeout=START_SECONDS + SECONDS,
+    )  # fmt: skip
+    assert answer.returncode == 1, answer.stderr
+    assert "the loss is nan in step 1: y of sample 5 is not finite; the first variable" in answer.stderr
+    assert "dense/kernel" in answer.stderr and len(answer.stderr.splitlines()) == 1
+    outcome = RunDir(tmp_path / "run").outcome()
+    assert (outcome["status"], outcome["epochs"], outcome["steps"]) == ("failed", 0, 2)
+
+
+@pytest.mark.long
+def test_a_callback_of_one_process_may_take_longer_than_collectives_wait(tmp_path):
+    (tmp_path / "mine.py").write_text(SLOW)
+    trained = []
+    for seconds in (0, 20):
+        run = tmp_path / f"run-{seconds}"
+        answer = subprocess.run(
+            command(
+                tmp_path / "mine.py", "--backend", "torch", "--devices", "2", "--out", str(run),
+                "--set", f"seconds={seconds}",
+            ),
+            capture_output=True, text=True, cwd=tmp_path, timeout=START_SECONDS + SECONDS,
+        )  # fmt: skip
+        assert answer.returncode == 0, answer.stderr
+        assert "groups wait 10 s" in RunDir(run).log_file(1).read_text()
+        trained.append(RunDir(run).outcome()["hashes"]["final_weights"])
+    assert trained[0] == trained[1] and len(set(trained[0])) == 1

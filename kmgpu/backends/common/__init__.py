@@ -1,5 +1,14 @@
 """What the adapters share about Keras, in one name space: ``common.local_loss``, ``common.Sharding`` and so on."""
 
+from kmgpu.backends.common.callbacks import (
+    Watch,
+    callback_list,
+    check_callbacks,
+    finalize,
+    ignored_by_steps,
+    learning_rate,
+    overridden,
+)
 from kmgpu.backends.common.check import check
 from kmgpu.backends.common.imports import import_keras, set_float
 from kmgpu.backends.common.layers import layer_outputs, watched_layers
@@ -24,8 +33,9 @@ from kmgpu.backends.common.sharding import Denominators, Sharding, as_shipped, u
 from kmgpu.backends.common.step import local_loss, predict, restored
 
 __all__ = [
-    "Denominators", "Plan", "Sharding", "as_keras", "as_shipped", "assign", "assigned", "assigned_weights", "build",
-    "check", "dtypes", "import_keras", "layer_outputs", "load_random_state", "load_state", "local_loss", "make_plan",
-    "metric_results", "model_facts", "names", "of_device", "parts", "predict", "random_state", "restored",
-    "set_float", "state", "to_numpy", "unshared", "use", "watched_layers", "without_randomness",
+    "Denominators", "Plan", "Sharding", "Watch", "as_keras", "as_shipped", "assign", "assigned", "assigned_weights",
+    "build", "callback_list", "check", "check_callbacks", "dtypes", "finalize", "ignored_by_steps", "import_keras",
+    "layer_outputs", "learning_rate", "load_random_state", "load_state", "local_loss", "make_plan", "metric_results",
+    "model_facts", "names", "of_device", "overridden", "parts", "predict", "random_state", "restored", "set_float",
+    "state", "to_numpy", "unshared", "use", "watched_layers", "without_randomness",
 ]  # fmt: skip

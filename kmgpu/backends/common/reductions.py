@@ -12,7 +12,7 @@ from typing import Any
 
 from kmgpu.backends.common.batch_norm import batch_norm_in_groups, moments
 from kmgpu.backends.common.randomness import route_seeds
-from kmgpu.backends.common.sharding import sharding, size_of
+from kmgpu.backends.common.sharding import sharding, size_of, within_step
 
 
 @functools.cache  # twice would be wrong: groups of rows in groups, a replica's stream moved on twice
@@ -22,7 +22,7 @@ def install() -> None:
     from keras.src.losses import loss as loss_module
     from keras.src.trainers import trainer
 
-    loss_module.reduce_weighted_values = _reduce_weighted_values
+    loss_module.reduce_weighted_values = _in_steps(_reduce_weighted_values, loss_module.reduce_weighted_values)
     loss_module.scale_loss_for_distribution = lambda value: value  # the adapters combine replicas themselves
     loss_module.unscale_loss_for_distribution = _whole_loss_for_tracker
     backend_trainer = keras.Model.__mro__  # TensorFlow's trainer overrides the hook to divide by its replicas
@@ -43,6 +43,15 @@ def install() -> None:
 
     trainer.Trainer.get_metrics_result = metrics_as_tensors
     route_seeds()
+
+
+def _in_steps(own: Any, shipped: Any) -> Any:
+    """Return a function that is ours in the steps of training, and Keras's in a model.evaluate of a callback."""
+
+    def chosen(*arguments: Any, **options: Any) -> Any:
+        return (own if within_step() else shipped)(*arguments, **options)
+
+    return chosen
 
 
 def _reduce_weighted_values(

@@ -67,6 +67,11 @@ def sharding() -> Sharding:
     return getattr(_state, "sharding", None) or Sharding()
 
 
+def within_step() -> bool:
+    """Whether the calling thread computes a step."""
+    return getattr(_state, "sharding", None) is not None
+
+
 @contextlib.contextmanager
 def use(value: Sharding) -> Iterator[None]:
     """Within this context the calling thread is a replica with these rows."""

@@ -1,0 +1,149 @@
+"""The callbacks of a recipe: they run in process 0, and what they decide or change holds in all processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from kmgpu.errors import KmgpuError, RunFailed, UsageError
+from kmgpu.worker.run import Run
+
+OWN_LOOP = ("fit", "compile", "train_on_batch")  # methods of a model that train beside the loop
+EVALUATION = {"evaluate", "test_on_batch"}
+BATCH_HOOKS = {"on_train_batch_begin", "on_train_batch_end"}
+
+
+class Callbacks:
+    """Calls Keras's callbacks where fit calls them; a hook that none of them overrides costs nothing."""
+
+    def __init__(self, run: Run):
+        self.stop: str | None = None  # who has set model.stop_training; the same in all processes
+        self.seconds = 0.0  # spent in hooks
+        self._adapter = run.adapter
+        self._watch = run.adapter.tools.Watch(run.adapter.model)
+        self._called: dict[str, list[Any]] = {}  # by hook; empty but in process 0
+        if run.adapter.process == 0:
+            self._called = self._set_up(run)
+        # Process 0's, should a recipe give its processes different ones.
+        self._hooks = set(json.loads(run.adapter.broadcast(json.dumps(sorted(self._called)).encode())))
+
+    @property
+    def each_batch(self) -> bool:
+        """Whether a callback looks at each batch, so that steps cannot be grouped."""
+        return bool(self._hooks & BATCH_HOOKS)
+
+    def notes(self) -> list[str]:
+        names = sorted({_name(callback) for hook in BATCH_HOOKS for callback in self._called.get(hook, ())})
+        if not names:
+            return []
+        return [f"{', '.join(names)} looks at each batch: every step is waited for before the next one starts"]
+
+    def take_seconds(self) -> float:
+        """Return the seconds spent in hooks since the last call."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+    def overrides(self, hook: str) -> bool:
+        return hook in self._hooks
+
+    def call(self, hook: str, *arguments: Any) -> None:
+        """Run a hook in process 0, with the state of training in the model, and follow it everywhere. All processes."""
+        if hook not in self._hooks:
+            return
+        began = time.perf_counter()
+        self._adapter.lend()
+        decided = self._run(hook, arguments) if self._adapter.process == 0 else {}
+        told = self._adapter.broadcast(json.dumps(decided).encode() if decided else b"")
+        self._follow(json.loads(told) if told else {})
+        self.seconds += time.perf_counter() - began
+
+    def _set_up(self, run: Run) -> dict[str, list[Any]]:
+        # A run stops by itself for a loss that is not a number, unless it is told to go on.
+        ended = run.job.on_nan == "stop"
+        given = [each for each in run.recipe.callbacks if not (ended and _name(each) == "TerminateOnNaN")]
+        if not given:
+            return {}
+        tools, model = self._adapter.tools, self._adapter.model
+        callbacks = tools.callback_list(given, model, run.epochs, run.train.steps)
+        for callback in callbacks:
+            _call(callback, "set_model", (model,))
+        return tools.overridden(callbacks)
+
+    def _run(self, hook: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
+        """Return what the callbacks have decided: who stops, which variables they assigned to, new settings."""
+        model, before, stop = self._adapter.model, self._watch.settings(), self.stop
+        for callback in self._called[hook]:
+            with self._guarded():
+                _call(callback, hook, arguments)
+            if "_batch_" not in hook and (refused := self._watch.refused()):
+                raise UsageError(f"the callback {_name(callback)} {refused} ({hook})")
+            stop = (stop or _name(callback)) if model.stop_training else None
+        settings = self._watch.settings()
+        decided = {
+            "stop": None if stop == self.stop else [stop],
+            "settings": None if settings == before else settings,
+            "changed": self._adapter.changed(),
+        }
+        return decided if any(decided.values()) else {}
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Within it, the model's methods that would disturb training raise UsageError, or leave no trace in it."""
+        model, refused = self._adapter.model, (*OWN_LOOP, *self._adapter.not_in_callbacks)
+        for name in refused:
+            vars(model)[name] = _refuse(name)
+        for name in EVALUATION - set(refused):
+            vars(model)[name] = self._apart(getattr(model, name))
+        try:
+            yield
+        finally:
+            for name in {*refused, *EVALUATION}:
+                del vars(model)[name]
+
+    def _apart(self, method: Any) -> Any:
+        """Return a method that leaves the metrics of training as they are."""
+
+        def kept(*arguments: Any, **options: Any) -> Any:
+            with self._adapter.tools.restored(self._adapter.model.metrics_variables):
+                return method(*arguments, **options)
+
+        return kept
+
+    def _follow(self, decided: dict[str, Any]) -> None:
+        if decided.get("stop"):
+            (self.stop,) = decided["stop"]
+        if decided.get("changed"):
+            self._adapter.share(decided["changed"])
+        if decided.get("settings"):
+            self._watch.set(decided["settings"])
+            self._adapter.rebuild()
+
+
+def _call(callback: Any, hook: str, arguments: tuple[Any, ...]) -> None:
+    """Call a hook; what goes wrong in it is said with the callback's name."""
+    first = arguments[0] if arguments and isinstance(arguments[0], int) else None
+    what = "" if first is None else f" of {'epoch' if 'epoch' in hook else 'batch'} {first}"
+    where = f"the callback {_name(callback)} failed in {hook}{what}"
+    try:
+        getattr(callback, hook)(*arguments)
+    except KmgpuError as error:
+        raise type(error)(f"{where}: {error}") from error
+    except Exception as error:
+        traceback.print_exception(error)
+        raise RunFailed(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _refuse(name: str) -> Any:
+    def refused(*arguments: Any, **options: Any) -> Any:
+        why = "trains beside the loop" if name in OWN_LOOP else "this backend cannot do on several devices"
+        raise UsageError(f"it calls model.{name}, which {why}; callbacks may predict, save, and set weights")
+
+    return refused
+
+
+def _name(callback: Any) -> str:
+    return type(callback).__name__
