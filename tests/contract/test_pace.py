@@ -12,7 +12,9 @@ pytestmark = pytest.mark.workers
 on_two = pytest.mark.parametrize(("backend", "devices"), [(backend, 2) for backend in BACKENDS])
 
 for name, fields in {
-    "limited": {"max_steps": 3, "epochs": 4, "validate_every": 2},
+    "whole": {"epochs": 4},
+    "limited": {"max_steps": 3, "epochs": 4, "validate_every": 2, "checkpoints": {"on_stop": True}},
+    "after the limit": {"epochs": 4, "checkpoints": {}, "resume": "pace: limited-2/checkpoints/step-00000003"},
     "short epochs": {"steps_per_epoch": 1, "epochs": 3, "validate_every": 2},
     "no time": {"max_seconds": 1e-6, "epochs": 4},
     "scaled": {"batch_size": 8, "scale_lr": "linear", "warmup_epochs": 2, "epochs": 4},
@@ -42,6 +44,13 @@ def test_max_steps_ends_a_run_in_the_middle_of_an_epoch_which_is_validated(ran, 
     assert [sorted(epoch) for epoch in run.history] == [["loss"], ["loss", "val_loss"]]
     assert run.outcome["status"] == "ok"
     assert "--max-steps 3 ended the training after 3 steps, in epoch 2 of 4" in run.outcome["notes"]
+
+
+@on_two
+def test_a_run_that_a_limit_has_ended_goes_on_from_the_very_step(ran, backend, devices):
+    run, whole = ran(backend, "pace: after the limit", devices), ran(backend, "pace: whole", devices)
+    assert run.losses == whole.losses[3:] and run.outcome["hashes"] == whole.outcome["hashes"]
+    assert [epoch["loss"] for epoch in run.history] == [epoch["loss"] for epoch in whole.history]
 
 
 @on_two
