@@ -3,7 +3,8 @@
 Trains digits_cnn for 2 epochs (46 steps) on each backend: on one CPU device, on one GPU, and on two where there are
 two. All runs start from the same weights and see the same samples, so their losses must agree: that of the first step
 to 1e-5, those of all steps to 1e-3 (relative). On CPU the three frameworks agree to 3e-7 over these 46 steps; a GPU's
-convolutions add up in another order, and TF32 or another batch would already show in the first step.
+convolutions add up in another order, and TF32 or another batch would already show in the first step. At the end it
+says what the monitor read of each GPU.
 
     python benchmarks/gpu_check.py [--backends torch,jax] [--look] [--out DIR]
 
@@ -21,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also where kmgpu is not installed
 
 import kmgpu
-from kmgpu import environment
+from kmgpu import environment, live
 from kmgpu.errors import KmgpuError
 from kmgpu.rundir import RunDir
 from kmgpu.training import TrainResult
@@ -56,6 +57,8 @@ def main() -> int:
     print(f"\nRelative difference of losses from the same backend on one CPU device ({limits}):")
     for row in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for line in monitored(out):
+        print(line)
     if len(gpus) == 1:
         print("Two GPUs were not checked: there is only one.")
     return 0 if all(row[2] == "ok" for row in rows) else 1
@@ -108,6 +111,8 @@ def judge(reference: TrainResult, result: TrainResult, count: int) -> tuple[str,
     for hash_name in ("initial_weights", "sample_order"):
         if result.outcome["hashes"][hash_name] != reference.outcome["hashes"][hash_name]:
             problems.append(f"another {hash_name.replace('_', ' ')}")
+    if not any(record["devices"] for record in RunDir(result.path).monitored()):
+        problems.append("the monitor read no GPU")
     if not apart[0] <= FIRST_STEP or not max(apart) <= ALL_STEPS:
         problems.append("losses differ")
     return (
@@ -118,6 +123,18 @@ def judge(reference: TrainResult, result: TrainResult, count: int) -> tuple[str,
         f"{peak / 2**20:.0f}",
         f"{start['framework']}, {', '.join(start['devices'])}",
     )
+
+
+def monitored(out: Path) -> list[str]:
+    """Return a line for each GPU of each run: what the monitor read last, and what it could never read."""
+    lines = []
+    for path in sorted(out.glob("*-gpu-*")):
+        records = [record["devices"] for record in RunDir(path).monitored() if record["devices"]]
+        for number, device in enumerate(records[-1] if records else []):
+            read = [name for record in records for name, value in record[number].items() if value is not None]
+            never = ", ".join(name for name in device if name not in read) or "nothing"
+            lines.append(f"{path.name}: {live.device_part(device, 1)}; never read: {never}")
+    return lines
 
 
 def losses(result: TrainResult) -> list[float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,7 @@ Pythons = Annotated[
     list[str] | None,
     typer.Option("--python", metavar="BACKEND=PATH", help="Interpreter of a backend, if not this one. Repeatable."),
 ]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print the result and errors only.")]
 Seed = Annotated[int, typer.Option(metavar="S", help="Of initial weights, sample order and dropout.")]
 SeedOrNone = Annotated[
     int | None, typer.Option(metavar="S", help="Of initial weights, sample order and dropout.", show_default="0")
@@ -142,7 +144,7 @@ def train(
         Path | None, typer.Option(metavar="DIR", help="Run directory; a new one in ./runs if left out.")
     ] = None,
     sinks: Sinks = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print the result and errors only.")] = False,
+    quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON, nothing else.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print job and command lines; start nothing.")] = False,
 ) -> int:
@@ -162,8 +164,9 @@ def train(
     ids = None if device_ids is None else _numbers("--device-ids", device_ids)
     given = _parsed(settings, named, resume)
     with screens.choose(quiet=quiet, as_json=as_json, dry_run=dry_run) as screen:
+        show = screen.show
         if named is not None and recipe is None:
-            screen.show(f"No recipe was named: this trains {DEFAULT_RECIPE} (`kmgpu recipes` lists all).")
+            show = _after(f"No recipe was named: this trains {DEFAULT_RECIPE} (`kmgpu recipes` lists all).", show)
         result = training.train(
             named,
             backend=backend,
@@ -192,7 +195,7 @@ def train(
             out=out,
             dry_run=dry_run,
             sinks=[*(sinks or ()), *screen.sinks],
-            show=screen.show,
+            show=show,
         )
     if quiet and result is not None:
         print(screens.result_line(result.path, result.outcome))
@@ -247,6 +250,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Study directory; a new one in ./studies if left out.")
     ] = None,
+    quiet: Quiet = False,
 ) -> int:
     """Train a recipe on several backends and numbers of devices, and print one table.
 
@@ -280,8 +284,8 @@ def compare(
             track=track,
             parity=not no_parity,
             out=out,
-            show=_print_now,
-            progress=progress,
+            show=_show(quiet),
+            progress=_show(True) if quiet else progress,
         )
     console.print()
     console.print(tables.terminal(result.heading, result.rows, result.remarks, console.width))
@@ -312,6 +316,7 @@ def parity(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where all goes; a new directory in ./parity if left out.")
     ] = None,
+    quiet: Quiet = False,
 ) -> int:
     """Prove that backends and numbers of devices do the same mathematics, or say where they part.
 
@@ -342,7 +347,7 @@ def parity(
         keep_random=keep_random,
         track=track,
         out=out,
-        show=_print_now,
+        show=_show(quiet),
     )
     console = Console(highlight=False)
     console.print()
@@ -464,6 +469,10 @@ def runs(
         print(f"kmgpu: {sentence}", file=sys.stderr)
     if not clean or not chosen:
         return
+    if not yes and not sys.stdin.isatty():
+        raise UsageError(
+            "--clean asks before it removes runs, and standard input is no terminal; add --yes to remove them"
+        )
     if not yes and not typer.confirm(f"Remove {len(chosen)} of {len(known)} runs with all their files?"):
         print("Nothing was removed.")
         return
@@ -503,10 +512,21 @@ def _explain(error: Any) -> tuple[int, str]:
         return error.exit_code, str(error)
     if hasattr(error, "format_message"):  # click's, which typer carries inside or not, depending on its version
         command = error.ctx.command_path if getattr(error, "ctx", None) else "kmgpu"
-        return error.exit_code, f"{error.format_message().rstrip('.')}; see `{command} --help`"
+        return error.exit_code, f"{_click_says(error)}; see `{command} --help`"
     if type(error).__name__ == "Abort":  # click's word for Ctrl-C, and for the end of input at a question
         return INTERRUPTED, "stopped"
     return 1, f"unexpected {type(error).__name__}: {error} (KMGPU_DEBUG=1 shows where)"
+
+
+def _click_says(error: Any) -> str:
+    """Return click's message, with what the option is for where it is missing or has a word for a number."""
+    said, parameter = error.format_message().rstrip("."), getattr(error, "param", None)
+    if type(error).__name__ == "MissingParameter" and parameter is not None:
+        return f"{said} ({parameter.help.rstrip('.')})"
+    if "a valid int" in said and parameter is not None:  # the value is in typer's own words, or in those of pydantic
+        given = re.search(r"'[^']*'(?= is not a valid int)|(?<=input_value=)'[^']*'", f"{said} {error.__cause__}")
+        return f"{parameter.opts[0]} is {given[0] if given else 'something else'}; it is a whole number"
+    return said
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
@@ -541,6 +561,22 @@ def _settings(settings: dict[str, Any]) -> str:
 
 def _print_now(line: str) -> None:
     print(line, flush=True)
+
+
+def _show(quiet: bool) -> Callable[[str], None]:
+    return (lambda line: None) if quiet else _print_now
+
+
+def _after(text: str, show: Callable[[str], None]) -> Callable[[str], None]:
+    """Return ``show``, which shows a text first: not before there is something to say."""
+    waiting = [text]
+
+    def both(line: str) -> None:
+        while waiting:
+            show(waiting.pop())
+        show(line)
+
+    return both
 
 
 @contextlib.contextmanager

@@ -112,9 +112,9 @@ def compare(
     made. ``progress`` gets what each run says while it goes on. Raises UsageError or MissingEnvironment before anything
     starts, NotComparable when runs turn out to differ.
     """
-    path = recipe_card.find_recipe(os.fspath(recipe))
+    path = recipe_card.find_recipe(recipe)
     card = recipe_card.card(path)
-    chosen = studies.checked_settings(card, settings or {})
+    chosen = recipe_card.checked_settings(card, settings or {})
     _check_scaling(scaling)
     studies.check_grid(backends, devices)
     for option, count in (("--repeats", repeats), ("--batch-size", batch_size), ("--epochs", epochs)):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kmgpu import __version__, backends
-from kmgpu.errors import MissingEnvironment, UsageError
+from kmgpu.errors import MissingEnvironment, UsageError, expect
 
 WORKER_NEEDS = ("keras", "numpy", "safetensors")  # beside the framework; what else a recipe imports is its own affair
 OLDEST_PYTHON = (3, 11)
@@ -43,12 +43,17 @@ def interpreter(backend: str, python: Mapping[str, str] | None = None, environ: 
     It is what ``python`` (``--python BACKEND=PATH``) says, else KMGPU_PYTHON_<BACKEND>, else the running one.
     """
     strategy = backends.find(backend)
+    expect("python", python, Mapping, "a dict such as {'jax': '/opt/jax/bin/python'}")
     for name in python or {}:
         backends.find(name)
     variable = f"KMGPU_PYTHON_{backend.upper()}"
     named = (python or {}).get(backend) or environ.get(variable)
     path = os.path.abspath(os.path.expanduser(named)) if named else sys.executable  # a venv's link stays a link
     said_by = f"--python {backend}={path}" if (python or {}).get(backend) else f"{variable}={path}" if named else path
+    if os.path.isdir(path):
+        inside = os.path.join(path, "bin", "python")
+        hint = f"did you mean {inside}?" if os.path.isfile(inside) else "name the interpreter in it"
+        raise MissingEnvironment(f"{said_by}: this is a directory; {hint}")
     if not os.path.isfile(path):
         raise MissingEnvironment(f"{said_by}: no such file; it must be a Python with {strategy.module} and keras")
     if not os.access(path, os.X_OK):
@@ -170,6 +175,11 @@ def resolve_devices(
         if count > MOST_VIRTUAL_DEVICES:
             raise UsageError(f"--devices is {count}; at most {MOST_VIRTUAL_DEVICES} virtual CPU devices make sense")
         return "cpu", count, None
+    if not gpus:
+        raise MissingEnvironment(
+            f"--device-kind is gpu, and no GPU is visible{_mask_note(environ)}; make one visible, or ask for virtual "
+            "CPU devices with --device-kind cpu"
+        )
     seen = f"{_count(len(gpus), 'visible GPU')}{_mask_note(environ)}"
     if count > len(gpus):
         raise MissingEnvironment(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 
 class KmgpuError(Exception):
     """Something went wrong; the message says what came, what was expected and what to do."""
@@ -62,17 +65,30 @@ class Interrupted(KmgpuError):
 BY_NAME = {
     error.__name__: error
     for error in (
-        KmgpuError, UsageError, MissingEnvironment, RunFailed, NotComparable, ParityFailed, TimedOut, OutOfMemory,
+        KmgpuError,
+        UsageError,
+        MissingEnvironment,
+        RunFailed,
+        NotComparable,
+        ParityFailed,
+        TimedOut,
+        OutOfMemory,
     )
 }  # how a worker's report of an error finds its class again
 
 
-def nearest(word: str, candidates: list[str]) -> str:
+def nearest(word: Any, candidates: list[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the closest candidate, or an empty string."""
     import difflib
 
-    close = difflib.get_close_matches(word, candidates, n=1)
+    close = difflib.get_close_matches(str(word), candidates, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def expect(name: str, value: Any, kinds: Any, words: str) -> None:
+    """Raise UsageError unless a value is None or of one of these classes, which ``words`` describe."""
+    if value is not None and not isinstance(value, kinds):
+        raise UsageError(f"{name} is {value!r}; it is {words}")
 
 
 def counted(number: int, noun: str) -> str:
@@ -81,6 +97,23 @@ def counted(number: int, noun: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the class of an exception and the first line of what it says, which may be pages."""
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    """Return the class of an exception and what it says in one line, though it may say pages."""
+    said = essence(str(error))
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def essence(message: str) -> str:
+    """Return the first line of a message; where it announces something, as Keras and TensorFlow do, with what that is.
+
+    They say ``Exception encountered when calling Layer.call().``, perhaps half a page that ends with ``Error
+    encountered:``, or ``Graph execution error:``, and then what it was.
+    """
+    said = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", message).splitlines() if line.strip()]
+    if len(said) > 1 and _announces(said[0]):
+        told = next((line for line in said[1:] if not _announces(line)), said[1])
+        return f"{said[0].rstrip('.:')}: {told}"
+    return said[0] if said else ""
+
+
+def _announces(line: str) -> bool:
+    return line.endswith(":") or line.startswith("Exception encountered when calling")

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from kmgpu.errors import BY_NAME, Interrupted, KmgpuError, RunFailed
+from kmgpu.errors import BY_NAME, Interrupted, KmgpuError, RunFailed, essence
 from kmgpu.rundir import RunDir, read_json
 
 GRACE_AFTER_FAILURE_SECONDS = 1.0  # when one process has failed, its peers may wait for it in a collective for ever
@@ -271,11 +271,15 @@ class Failure:
     log: Path
 
     def to_error(self) -> KmgpuError:
-        """Return the error that a worker meant, whose message says all; else RunFailed, with the log's last lines."""
+        """Return the error that a worker meant, whose message says all; else RunFailed.
+
+        Its message has the last lines of the log where the process reported no reason.
+        """
         if self.kind in BY_NAME:
             return BY_NAME[self.kind](self.message)
         sentence = f"process {self.process} of {self.processes} {self.message}; its log: {self.log}"
-        return RunFailed("\n".join([sentence, *(f"    {line}" for line in self.tail)]))
+        tail = [] if self.kind is not None else self.tail  # a reason says more than the last lines do
+        return RunFailed("\n".join([sentence, *(f"    {line}" for line in tail)]))
 
 
 def first_failure(rundir: RunDir, exits: Sequence[Exit]) -> Failure | None:
@@ -300,8 +304,12 @@ def first_failure(rundir: RunDir, exits: Sequence[Exit]) -> Failure | None:
     message = f"ended with exit code {exit.code}" if name is None else f"was killed by {name}"
     if report is not None:
         plain = report["kind"] in BY_NAME
-        detail = report["message"] if report["kind"] == "Exception" else f"{report['kind']}: {report['message']}"
-        message = report["message"] if plain else f"failed: {detail}"
+        ours = plain and report["kind"] != "OutOfMemory"  # which has the framework's words
+        said = report["message"] if ours else essence(report["message"])
+        said = "; ".join([said, *report.get("notes", ())])
+        detail = said if report["kind"] == "Exception" else f"{report['kind']}: {said}"
+        where = f" in {report['where']}" if report.get("where") else ""
+        message = said if plain else f"failed{where}: {detail}"
     kind = None if report is None else report["kind"]
     return Failure(exit.process, len(exits), exit.code, name, kind, message, tail(log), log)
 

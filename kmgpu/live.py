@@ -18,7 +18,8 @@ from rich.text import Text
 from kmgpu.errors import counted
 from kmgpu.follow import number
 
-WINDOWS = 10  # that loss, speed and input stall are taken over
+WINDOWS = 10  # that speed and input stall are taken over
+LOSS_WINDOWS = 3  # that the loss is: of more it would lag behind that of the epochs
 REFRESH_SECONDS = 0.25
 MOST_DEVICES = 8  # shown one by one
 GIB, MIB = 2**30, 2**20
@@ -32,6 +33,7 @@ class State:
         self.phase = "starting"
         self.launched: float | None = None
         self.start: dict[str, Any] = {}
+        self.epoch = 0
         self.step = 0  # done, over the whole run
         self.metrics: dict[str, Any] = {}  # of the last epoch
         self.monitor: dict[str, Any] = {}
@@ -48,11 +50,10 @@ class State:
             self.start, self.phase = record, "first step"
         elif kind == "window":
             self.phase = "training"
-            self.step = record["step"] + record["steps"]
+            self.epoch, self.step = record["epoch"], record["step"] + record["steps"]
             if not record["compiling"]:
                 self.windows.append(record)
-            if record["time"] >= (self.launched or 0):  # a resumed run hands on its past first
-                self._first = self._first or (self.step, record["time"])
+            self._first = self._first or (self.step, record["time"])
         elif kind == "epoch":
             self.metrics = record["metrics"]
         elif kind == "monitor":
@@ -67,7 +68,7 @@ class State:
 
     @property
     def loss(self) -> float | None:
-        losses = [loss for window in self.windows for loss in window["losses"]]
+        losses = [loss for window in list(self.windows)[-LOSS_WINDOWS:] for loss in window["losses"]]
         return sum(losses) / len(losses) if losses else None
 
     @property
@@ -118,11 +119,9 @@ class Screen:
         self._live.stop()
 
     def show(self, line: str) -> None:
-        """Print a line above the view, broken between words where the terminal is narrow."""
-        parts = textwrap.wrap(
-            line, max(20, self._console.width), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-        )
-        self._console.print("\n".join(parts) or "", markup=False, highlight=False, emoji=False, soft_wrap=True)
+        """Print a line above the view, broken where the terminal is too narrow for it."""
+        text = broken(line, max(20, self._console.width))
+        self._console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def __call__(self, record: dict[str, Any]) -> None:
         self._state.add(record)
@@ -150,6 +149,16 @@ def render(state: State, now: float, width: int) -> RenderableType:
     return Group(*lines)
 
 
+def broken(line: str, width: int) -> str:
+    """Return a line in as many as it takes, broken between its fields (two spaces) if it has any, else its words."""
+    if len(line) <= width:
+        return line
+    if "  " in line.strip():
+        return "\n    ".join("  ".join(parts) for parts in _packed(line.split("  "), width - 4))
+    parts = textwrap.wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(parts)
+
+
 def _bars(state: State) -> Table:
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(no_wrap=True)
@@ -170,9 +179,11 @@ def _bars(state: State) -> Table:
 
 def _progress(state: State, now: float) -> list[str]:
     if state.phase != "training":
-        waited = "" if state.launched is None else f", {duration(now - state.launched)}"
-        return [f"{state.phase}: {state.title}{waited}"]
+        waited = "" if state.launched is None else f": {state.title}, {duration(now - state.launched)}"
+        return [f"{state.phase}{waited}"]
     parts = []
+    if not state.total_steps:  # a stream does not say how long it is
+        parts.append(f"epoch {state.epoch + 1}/{state.start['epochs']}  step {state.step}")
     if state.loss is not None:
         parts.append(f"loss {number(state.loss)}")
     if state.samples_per_second is not None:

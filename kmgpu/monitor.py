@@ -6,15 +6,18 @@ Processes are read from /proc, GPUs through NVML (nvidia-ml-py). What a device o
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kmgpu.errors import first_line
 from kmgpu.rundir import EventWriter
 
 SECONDS = 1.0  # between two records
+FAMILY_RECORDS = 5  # records between two looks for new descendants: 2 ms for a process with 150 threads
 REASONS = {  # nvml.h, nvmlClocksEventReasons: why the clocks are not higher
     0x1: "idle", 0x2: "applications clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
     0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake", 0x100: "display clock",
@@ -32,19 +35,27 @@ class Monitor:
         self._next = time.monotonic() + SECONDS
 
     def take(self) -> dict[str, Any] | None:
-        """Return a new record, or None if the last one is younger than a second."""
+        """Return a new record, or None if the last one is younger than a second.
+
+        If it cannot be written there is none any more; the last record then says so, as it does of a sink.
+        """
         if time.monotonic() < self._next:
             return None
         self._next = time.monotonic() + SECONDS
-        return self._writer.write(
-            "monitor",
-            load_average=os.getloadavg()[0],
-            processes=[process.read() for process in self._processes],
-            devices=self._devices.read() if self._devices else [],
-        )
+        try:
+            return self._writer.write(
+                "monitor",
+                load_average=os.getloadavg()[0],
+                processes=[process.read() for process in self._processes],
+                devices=self._devices.read() if self._devices else [],
+            )
+        except OSError as error:  # a full disk
+            self._next = math.inf
+            return {"event": "sink_failed", "time": time.time(), "sink": "monitor", "reason": first_line(error)}
 
     def close(self) -> None:
-        self._writer.close()
+        with contextlib.suppress(OSError):
+            self._writer.close()
         if self._devices:
             self._devices.close()
 
@@ -54,6 +65,7 @@ class Process:
 
     def __init__(self, process: int, pid: int):
         self._process, self._pid = process, pid
+        self._family, self._reads = [pid], 0
         self._clock = time.monotonic()
         self._cpu_seconds = self._usage()[0]
 
@@ -72,8 +84,11 @@ class Process:
         """Return the CPU seconds so far of each process of the family, and the resident bytes of all."""
         import psutil
 
+        if self._reads % FAMILY_RECORDS == 0:
+            self._family = family(self._pid)
+        self._reads += 1
         seconds, rss_bytes = {}, 0
-        for pid in family(self._pid):
+        for pid in self._family:
             with contextlib.suppress(psutil.Error):  # it has ended meanwhile
                 process = psutil.Process(pid)
                 with process.oneshot():
@@ -85,11 +100,12 @@ class Process:
 
 def family(pid: int) -> list[int]:
     """Return a process and its descendants, from the kernel's own lists: psutil would read all of /proc for them."""
-    children: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            children.update(map(int, task.read_text().split()))
-    return [pid, *(relative for child in sorted(children) for relative in family(child))]
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended, or one of its threads has
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                children += map(int, file.read().split())
+    return [pid, *(relative for child in children for relative in family(child))]
 
 
 class Gpus:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kmgpu.errors import UsageError
+from kmgpu.errors import UsageError, nearest
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,13 @@ class Recipe:
     batch_norm: str = "global"
     steps_per_epoch: int | None = None
     validation_steps: int | None = None
+
+    def __new__(cls, *values: Any, **fields: Any) -> Recipe:
+        known = list(cls.__dataclass_fields__)
+        for name in fields:
+            if name not in known:
+                raise UsageError(f"Recipe has no {name!r}{nearest(name, known)}; it has {', '.join(known)}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs", "accumulate"):

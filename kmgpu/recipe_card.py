@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kmgpu import records
 from kmgpu.errors import UsageError, nearest
 
 
@@ -22,8 +25,11 @@ class Card:
     doc: str  # the whole docstring
 
 
-def find_recipe(name_or_path: str) -> Path:
+def find_recipe(recipe: str | os.PathLike[str]) -> Path:
     """Return the absolute path of a shipped recipe by name, or of a user's file by path. Raises UsageError."""
+    if not isinstance(recipe, (str, os.PathLike)):
+        raise UsageError(f"recipe is {recipe!r}; it is a name such as 'digits_cnn' or the path of a .py file")
+    name_or_path = os.fspath(recipe)
     path = Path(name_or_path).expanduser()
     files = {path.stem: path for path in _shipped_files()}
     is_path = "/" in name_or_path or path.suffix == ".py"
@@ -31,9 +37,12 @@ def find_recipe(name_or_path: str) -> Path:
         return path.absolute()
     if not is_path and name_or_path in files:
         return files[name_or_path]
+    if path.is_dir():
+        inside = ", ".join(sorted(str(path / file.name) for file in path.glob("*.py"))) or "no .py file"
+        raise UsageError(f"{name_or_path} is a directory, and a recipe is a .py file; in it there is {inside}")
     known = f"{nearest(path.stem, list(files))}; there are {', '.join(files)}, or give the path of a .py file"
     if is_path:
-        raise UsageError(f"{name_or_path} {'is a directory' if path.is_dir() else 'does not exist'}{known}")
+        raise UsageError(f"{name_or_path} does not exist{known}")
     raise UsageError(f"no recipe {name_or_path!r}{known}")
 
 
@@ -69,13 +78,44 @@ def parse_settings(card: Card, texts: list[str]) -> dict[str, Any]:
         if not equals or not key:
             raise UsageError(f"--set {text!r} is not of the form key=value; {_has(card)}")
         if key not in card.settings:
-            raise UsageError(f"{card.name} has no setting {key!r}; {_has(card)}{nearest(key, list(card.settings))}")
+            raise _unknown(card, key)
         settings[key] = _typed(f"{card.name}: {key}", value, card.settings[key])
     return settings
 
 
+def checked_settings(card: Card, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings given as values, each of the type of its default, as JSON has it. Raises UsageError."""
+    if not isinstance(settings, Mapping):
+        raise UsageError(f"settings is {settings!r}; it is a dict such as {{'learning_rate': 0.1}}")
+    return {name: _as_default(card, name, value) for name, value in settings.items()}
+
+
+def _as_default(card: Card, name: str, value: Any) -> Any:
+    if name not in card.settings:
+        raise _unknown(card, name)
+    default = card.settings[name]
+    plain = value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
+    if isinstance(default, float) and type(plain) is int:
+        plain = float(plain)
+    elif isinstance(default, (list, tuple)) and isinstance(plain, (list, tuple)):
+        plain = type(default)(plain)
+    try:
+        records.dumps(plain)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"{card.name}: {name} is a {type(value).__name__}; it must be something that JSON can hold"
+        ) from None
+    if default is not None and type(plain) is not type(default):
+        raise _not_as_default(f"{card.name}: {name}", value, default)
+    return plain
+
+
 def _shipped_files() -> list[Path]:
     return sorted(path for path in recipe_directory().glob("*.py") if not path.name.startswith("_"))
+
+
+def _unknown(card: Card, name: Any) -> UsageError:
+    return UsageError(f"{card.name} has no setting {name!r}{nearest(name, list(card.settings))}; {_has(card)}")
 
 
 def _has(card: Card) -> str:
@@ -140,6 +180,10 @@ def _typed(name: str, text: str, default: Any) -> Any:
         return type(default)(value)
     elif type(value) is type(default):
         return value
+    raise _not_as_default(name, text, default)
+
+
+def _not_as_default(name: str, value: Any, default: Any) -> UsageError:
     words = {bool: "true or false", int: "a whole number", float: "a number"}
     expected = words.get(type(default), f"a {type(default).__name__}")
-    raise UsageError(f"{name} is {text!r}; it must be {expected}, as its default {default!r}")
+    return UsageError(f"{name} is {value!r}; it must be {expected}, as its default {default!r}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kmgpu import backends as table
-from kmgpu.errors import UsageError, nearest
-from kmgpu.recipe_card import Card
+from kmgpu.errors import UsageError
 from kmgpu.rundir import write_json
 
 FORMAT = 1  # version of study.json
@@ -30,15 +29,6 @@ def check_count(option: str, count: Any) -> None:
     """Raise UsageError unless a value is None or a whole number of at least 1."""
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise UsageError(f"{option} is {count!r}; it is a count of at least 1")
-
-
-def checked_settings(card: Card, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that a recipe has; raises UsageError for others."""
-    for name in settings:
-        if name not in card.settings:
-            close = nearest(name, list(card.settings))
-            raise UsageError(f"{card.name} has no setting {name!r}{close}; it has {', '.join(card.settings)}")
-    return dict(settings)
 
 
 def default_path(parent: str, recipe_name: str) -> Path:

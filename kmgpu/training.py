@@ -16,7 +16,7 @@ import numpy as np
 
 from kmgpu import backends, checkpoints, environment, follow, launch, recipe_card, records, resumption
 from kmgpu.backends import Strategy
-from kmgpu.errors import Interrupted, KmgpuError, RunFailed, UsageError, nearest
+from kmgpu.errors import Interrupted, KmgpuError, RunFailed, UsageError, expect, nearest
 from kmgpu.job import FORMAT, Job
 from kmgpu.monitor import Monitor
 from kmgpu.pacing import pace
@@ -102,6 +102,7 @@ def train(
     was there. ``sinks`` are names such as "csv", or functions that get each record of the run. ``show`` gets the lines
     for the user. Raises UsageError or MissingEnvironment before anything starts, RunFailed when a process stops.
     """
+    expect("out", out, (str, os.PathLike), "the path of a new directory")
     wishes: dict[str, Any] = {
         "backend": backend, "strategy": strategy, "devices": devices, "device_ids": device_ids,
         "device_kind": device_kind, "batch_size": batch_size, "epochs": epochs, "seed": seed, "settings": settings,
@@ -152,12 +153,11 @@ def make_job(
     **fields: Any,
 ) -> Job:
     """Check every wish that can be checked before something starts, and return the job."""
-    card = recipe_card.card(recipe_card.find_recipe(os.fspath(recipe)))
+    card = recipe_card.card(recipe_card.find_recipe(recipe))
     row = backends.find(backend, strategy)
-    for name in settings or {}:
-        if name not in card.settings:
-            known = list(card.settings)
-            raise UsageError(f"{card.name} has no setting {name!r}{nearest(name, known)}; it has {', '.join(known)}")
+    chosen = recipe_card.checked_settings(card, settings or {})
+    expect("device_ids", device_ids, Sequence, "a list of whole numbers such as [0, 1]")
+    expect("initial_weights", initial_weights, (str, os.PathLike), "the path of a file")
     for name in ("batch_size", "epochs"):
         value = fields.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -178,7 +178,7 @@ def make_job(
         devices=count,
         device_kind=kind,
         device_ids=ids,
-        settings=dict(settings or {}),
+        settings=chosen,
         initial_weights=None if initial_weights is None else str(Path(initial_weights).absolute()),
         python=environment.interpreter(backend, python),
         **fields,

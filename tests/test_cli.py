@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -25,9 +26,9 @@ OPTIONS = {
     "--python --initial-weights --checkpoint-every --keep --keep-best --resume --out --sink --quiet --json --dry-run",
     "replay": "--sink",
     "compare": "--backends --devices --scaling --repeats --device-kind --track --batch-size --epochs --seed --set "
-    "--python --no-parity --out",
+    "--python --no-parity --out --quiet",
     "parity": "--backends --devices --steps --dtype --keep-random --device-kind --track --batch-size --seed --set "
-    "--python --out",
+    "--python --out --quiet",
     "evaluate": "--data --backend --devices --device-kind --batch-size --python",
     "predict": "--input --output --force --backend --devices --device-kind --batch-size --python",
     "recipes": "",
@@ -44,8 +45,12 @@ def folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def trained(monkeypatch):
+    def train(*given, **named):
+        calls.append((given, named))
+        named["show"]("it starts")
+
     calls = []
-    monkeypatch.setattr(training, "train", lambda *given, **named: calls.append((given, named)))
+    monkeypatch.setattr(training, "train", train)
     return calls
 
 
@@ -122,7 +127,8 @@ def test_train_hands_everything_to_the_library(capsys, trained):
 
 def test_train_without_a_recipe_trains_digits_cnn_and_says_so(capsys, trained):
     code, out, _ = kmgpu(capsys, "train", "--backend", "torch")
-    assert code == 0 and "trains digits_cnn" in out and trained[0][0] == ("digits_cnn",)
+    assert code == 0 and out.count("trains digits_cnn") == 1 and trained[0][0] == ("digits_cnn",)
+    assert out.endswith("\nit starts\n")
     assert trained[0][1]["devices"] == 1
 
 
@@ -134,9 +140,9 @@ def test_ids_without_a_count_say_how_many(capsys, trained):
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        ("train", 2, "Missing option '--backend'"),
+        ("train", 2, "Missing option '--backend'; it is torch, tensorflow or jax"),
         ("trian", 2, "No such command 'trian'"),
-        ("train --backend torch --devices two", 2, "'--devices'"),
+        ("train --backend torch --devices two", 2, "--devices is 'two'; it is a whole number; see"),
         ("train --backend torch --device 2", 2, "No such option: --device"),
         ("train digits_cn --backend torch", 2, "did you mean 'digits_cnn'"),
         ("train nowhere.py --backend torch", 2, "nowhere.py"),
@@ -148,7 +154,7 @@ def test_ids_without_a_count_say_how_many(capsys, trained):
         ("replay nowhere", 2, "nowhere is not a run directory"),
         ("replay nowhere --sink csw", 2, "no sink 'csw' (did you mean 'csv'?)"),
         ("train --resume nowhere --set epochs=2", 2, "nowhere is neither a run nor a checkpoint"),
-        ("compare", 2, "Missing argument"),
+        ("compare", 2, "Missing argument 'RECIPE' (Name or file); see"),
         ("compare digits_cnn --devices 1,x", 2, "--devices is '1,x'; it is a list of whole numbers"),
         ("compare digits_cnn --devices 0", 2, "--devices is 0"),
         ("compare digits_cnn --backends torch,jxa", 2, "did you mean 'jax'"),
@@ -173,6 +179,40 @@ def test_bad_input_is_one_sentence_and_an_exit_code(capsys, monkeypatch, trained
     got, _, err = kmgpu(capsys, *line.split())
     assert (got, err.count("\n")) == (code, 1) and err.startswith("kmgpu: ") and said in err
     assert not trained and not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("line", ["train --backend trch", "train --backend torch --devices 0", "train --set a=1"])
+def test_what_is_wrong_comes_before_what_was_not_named(capsys, line):
+    code, out, err = kmgpu(capsys, *line.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+WRONG = [
+    ({"recipe": 3}, "recipe is 3; it is a name such as 'digits_cnn' or the path of a .py file"),
+    ({"backend": None}, "no backend was named; it is one of torch, tensorflow, jax"),
+    ({"devices": "2"}, "--devices is '2'; it is a count of at least 1"),
+    ({"device_ids": 0}, "device_ids is 0; it is a list of whole numbers such as [0, 1]"),
+    ({"device_kind": 1}, "--device-kind is 1"),
+    ({"strategy": 1}, "torch has no strategy 1"),
+    ({"track": 1}, "--track is 1"),
+    ({"epochs": "3"}, "--epochs is '3'"),
+    ({"settings": ["a"]}, "settings is ['a']; it is a dict"),
+    ({"settings": {"learning_rate": "0.1"}}, "learning_rate is '0.1'; it must be a number"),
+    ({"python": "/opt/python"}, "python is '/opt/python'; it is a dict"),
+    ({"initial_weights": 3}, "initial_weights is 3; it is the path of a file"),
+    ({"out": 3}, "out is 3; it is the path of a new directory"),
+    ({"sinks": "csv"}, "sinks is 'csv'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG, ids=str)
+def test_a_wrong_type_from_python_is_one_sentence(monkeypatch, arguments, said):
+    monkeypatch.setattr("kmgpu.environment.installed", lambda modules: dict.fromkeys(modules, "1"))
+    arguments = {"recipe": "digits_cnn", "backend": "torch", "device_kind": "cpu", **arguments}
+    with pytest.raises(errors.UsageError) as raised:
+        training.train(arguments.pop("recipe"), **arguments)
+    assert str(raised.value).startswith(said) or said in str(raised.value)
+    assert not list(Path().iterdir())
 
 
 @pytest.mark.parametrize(
@@ -318,6 +358,18 @@ def test_runs_whose_maths_differ_return_5_after_the_table(capsys, monkeypatch, f
     assert err.count("\n") == (expected == 5) and ("NOT THE SAME MATHEMATICS" in out) == (parted is not None)
 
 
+def test_a_quiet_comparison_prints_the_table_alone(capsys, monkeypatch, folder):
+    def compare(recipe, *, show, progress, **named):
+        show("[1/1] torch ddp on 1 device")
+        progress("epoch 1/3")
+        fake_runs.write(folder / "a", fake_runs.job("torch"))
+        return comparison._report(folder, "strong", runs.load_all([folder / "a"])[0], proof.skipped("no time"))
+
+    monkeypatch.setattr(comparison, "compare", compare)
+    code, out, err = kmgpu(capsys, "compare", "digits_cnn", "--quiet")
+    assert (code, err) == (0, "") and "0.9717" in out and "[1/1]" not in out and "epoch 1/3" not in out
+
+
 # --- parity
 
 
@@ -345,14 +397,15 @@ def test_parity_prints_the_matrix_and_hands_everything_to_the_library(capsys, mo
     assert "Same mathematics: 2 cells compute what torch on 1 device computes" in out
 
 
-def test_parity_returns_5_and_one_sentence_after_the_matrix(capsys, monkeypatch, folder):
-    def parity(recipe, **named):
+def test_parity_returns_5_and_one_sentence_after_the_matrix_also_when_quiet(capsys, monkeypatch, folder):
+    def parity(recipe, *, show, **named):
+        show("it starts")
         cells = {"jax-data_parallel-2": fake_parity.off(fake_parity.cell(), 1, "loss", "", [0.1])}
         return report.read(fake_parity.directory(folder / "here", cells, fake_parity.reference()))
 
     monkeypatch.setattr(proving, "parity", parity)
-    code, out, err = kmgpu(capsys, "parity", "digits_cnn")
-    assert code == 5 and "PARTS" in out and "Likely: " in out
+    code, out, err = kmgpu(capsys, "parity", "digits_cnn", "--quiet")
+    assert code == 5 and "PARTS" in out and "Likely: " in out and "it starts" not in out
     assert err == "kmgpu: jax on 2 devices parts from torch on 1 device\n"
 
 
@@ -395,7 +448,16 @@ def test_clean_removes_what_failed_and_only_that(capsys):
     assert sorted(path.name for path in Path("runs").iterdir()) == ["goes on", "going", "good"]
 
 
+def test_clean_without_a_terminal_asks_for_yes(capsys, monkeypatch):
+    fake_runs.write(Path("runs/bad"), fake_runs.job(), status="failed")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    code, out, err = kmgpu(capsys, "runs", "--clean")
+    assert code == 2 and "runs/bad" in out and "add --yes" in err and Path("runs/bad").exists()
+
+
 def test_clean_removes_named_runs_after_asking(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     for name in ("one", "two"):
         fake_runs.write(Path("runs", name), fake_runs.job())
     monkeypatch.setattr(typer, "confirm", lambda question: False)

@@ -296,7 +296,7 @@ def test_a_missing_framework_is_found_before_the_first_backend_trains(train, rec
 
 
 def test_too_few_gpus_are_found_before_anything_starts(train, recipe):
-    with pytest.raises(MissingEnvironment, match="found no visible GPUs"):
+    with pytest.raises(MissingEnvironment, match="no GPU is visible"):
         comparison.compare(recipe, device_kind="gpu")
     assert not train.calls and not Path("studies").exists()
 

@@ -61,7 +61,8 @@ def test_an_interpreter_that_is_a_link_stays_a_link(tmp_path):
     ("make", "said"),
     [
         (lambda folder: str(folder / "absent"), "no such file"),
-        (lambda folder: str(folder), "no such file"),
+        (lambda folder: str(folder), "this is a directory; name the interpreter in it"),
+        (lambda folder: _environment(folder), "this is a directory; did you mean "),
         (lambda folder: _plain_file(folder), "not executable"),
         (lambda folder: fake_python(folder, "hello"), "not a working Python interpreter"),
         (lambda folder: fake_python(folder, '[[3, 9], {"jax": "1"}]'), "Python 3.9; kmgpu needs 3.11"),
@@ -72,6 +73,12 @@ def test_what_is_not_a_usable_python_is_named(tmp_path, make, said):
         environment.interpreter("jax", {"jax": make(tmp_path)}, {})
     assert said in str(caught.value) and "--python jax=" in str(caught.value)
     assert caught.value.exit_code == 3
+
+
+def _environment(folder: Path) -> str:
+    (folder / "env" / "bin").mkdir(parents=True)
+    fake_python(folder / "env" / "bin", "")
+    return str(folder / "env")
 
 
 def _plain_file(folder: Path) -> str:
@@ -162,7 +169,7 @@ def test_impossible_devices_are_refused(four_gpus, arguments, error, said):
 
 
 def test_without_gpus_asking_for_one_says_found_and_asked(no_gpus):
-    with pytest.raises(MissingEnvironment, match="--devices is 1, found no visible GPUs"):
+    with pytest.raises(MissingEnvironment, match="--device-kind is gpu, and no GPU is visible; make one"):
         environment.resolve_devices("gpu", 1, environ={})
     with pytest.raises(MissingEnvironment, match="--device-ids 0 picks GPUs, and none is visible"):
         environment.resolve_devices("auto", 1, (0,), environ={})

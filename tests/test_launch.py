@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from test_keeper import BOUND, FAMILY, SLEEP, living, wait_for
 
-from kmgpu.errors import Interrupted, OutOfMemory, RunFailed, UsageError
+from kmgpu.errors import Interrupted, OutOfMemory, RunFailed, UsageError, essence
 from kmgpu.launch import (
     Command,
     Exit,
@@ -130,9 +130,34 @@ def test_a_worker_that_raises_is_named_with_what_it_raised(rundir):
     assert (failure.process, failure.code, failure.signal, failure.kind) == (1, 1, None, "Exception")
     error = failure.to_error()
     assert type(error) is RunFailed
-    first, *rest = str(error).split("\n")
-    assert first == f"process 1 of 2 failed: ValueError: bad row 5; its log: {rundir.log_file(1)}"
-    assert rest[0] == "    step 1" and rest[-1] == "    ValueError: bad row 5"
+    assert str(error) == f"process 1 of 2 failed: ValueError: bad row 5; its log: {rundir.log_file(1)}"
+
+
+def test_a_reason_of_many_lines_is_told_in_one(rundir):
+    said = "Exception encountered when calling Bad.call().\n\n\x1b[1mboom\x1b[0m\n\nArguments received: ..."
+    record = {"time": 1.0, "kind": "ValueError", "message": said, "where": "mine.py, line 7"}
+    write_json(rundir.error_file(0), record)
+    error = first_failure(rundir, exits(1)).to_error()
+    assert str(error) == (
+        "process 0 of 1 failed in mine.py, line 7: ValueError: Exception encountered when calling Bad.call(): boom; "
+        f"its log: {rundir.log_file(0)}"
+    )
+    write_json(rundir.error_file(0), {**record, "kind": "OutOfMemory", "message": "no memory\nat all"})
+    assert str(first_failure(rundir, exits(1)).to_error()) == "no memory"
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("one\ntwo", "one"),
+        ("Graph execution error:\n\nDetected at node Add\nmore", "Graph execution error: Detected at node Add"),
+        ("Exception encountered when calling A.call().\nCould not infer. Error:\n\nboom", "{}: boom"),
+        ("only this:", "only this:"),
+        ("", ""),
+    ],
+)
+def test_the_essence_of_a_message_is_one_line(message, line):
+    assert essence(message) == line.format("Exception encountered when calling A.call()")
 
 
 def test_a_worker_that_was_killed_is_named_though_a_peer_reports_the_lost_connection(rundir):

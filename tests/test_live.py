@@ -63,6 +63,17 @@ def test_in_training_there_are_two_bars_and_the_numbers_of_the_last_windows():
     assert processes == "process 0: CPU 97 % 421 MiB  process 1: CPU 97 % 421 MiB  load 2.1"
 
 
+def test_the_loss_is_that_of_the_last_three_windows():
+    later = [window(46 + number, 9.0, losses=[float(number)]) for number in range(10)]
+    assert "loss 8.0000" in "\n".join(shown(middle(*later)))
+
+
+def test_a_stream_has_no_bars_since_nobody_knows_its_length():
+    stream = {**START, "steps_per_epoch": None}
+    (progress,) = shown([LAUNCH, stream, window(0, 7.0), window(45, 8.0, epoch=1)])
+    assert progress == "epoch 2/20  step 46  loss 2.0000  3,200 samples/s"
+
+
 def test_steps_that_compile_are_in_no_speed():
     assert "samples/s" not in "".join(shown([LAUNCH, START, window(0, 7.0)]))
 
@@ -72,11 +83,9 @@ def test_the_input_stall_is_told_where_events_have_it():
     assert "waits" not in "".join(shown(middle()))
 
 
-def test_the_time_left_counts_from_what_this_launch_did():
-    """A resumed run hands on the steps that it took days ago."""
-    past = [window(0, -90000.0), window(100, -80000.0)]
-    said = shown([LAUNCH, START, *past, window(200, 8.0), window(299, 9.0)], now=9.0)
-    assert "  1 s left" in "\n".join(said)
+def test_the_time_left_of_a_resumed_run_counts_from_where_it_resumed():
+    said = shown([LAUNCH, START, window(200, 8.0), window(299, 9.0)], now=9.0)
+    assert "  1 s left" in "\n".join(said), "160 of 460 steps are left, at 99 a second"
 
 
 @pytest.mark.parametrize("devices", [1, 2, 8])
@@ -141,15 +150,16 @@ def test_the_terminal_is_as_before_however_the_run_ends(terminal, error):
     assert "a line that stays\n" in text and text.rindex(ERASE) > text.rindex("samples/s")
 
 
-def test_long_lines_are_broken_between_words(terminal):
+def test_long_lines_are_broken_between_fields_or_words(terminal):
+    line = "epoch  1/20  loss 2.1756  accuracy 0.4544  val_loss 2.0113"
     with chosen(terminal) as screen:
-        screen.show("epoch 1/3  loss 2.1756  accuracy 0.4544  val_loss 2.0113  val_accuracy 0.7389  0.7 s")
+        screen.show(f"{line}  val_accuracy 0.7389  0.7 s")
+        screen.show("a note of more than sixty characters, which has words and no fields")
         screen.show("the run is in " + "x" * 90)
-    assert (
-        "epoch 1/3  loss 2.1756  accuracy 0.4544  val_loss 2.0113\n    val_accuracy 0.7389  0.7 s\n"
-        in terminal.getvalue()
-    )
-    assert f"    {'x' * 90}\n" in terminal.getvalue(), "a path can be copied"
+    text = terminal.getvalue()
+    assert f"{line.removesuffix('  val_loss 2.0113')}\n    val_loss 2.0113  val_accuracy 0.7389  0.7 s\n" in text
+    assert "which has words and no\n    fields\n" in text
+    assert f"    {'x' * 90}\n" in text, "a path can be copied"
 
 
 def test_no_color_is_respected(terminal, monkeypatch):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import types
+from pathlib import Path
 
 import pytest
 
@@ -139,3 +140,15 @@ def test_a_record_is_written_once_a_second(tmp_path, monkeypatch):
     assert [record is not None for record in records] == [False, False, True, False, True, True]
     assert rundir.monitored() == [record for record in records if record]
     assert records[-1]["event"] == "monitor" and records[-1]["devices"] == []
+
+
+def test_a_monitor_that_cannot_write_says_so_once_and_is_silent(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(monitor.time, "monotonic", lambda: clock[0])
+    taken = monitor.Monitor(Path("/dev/full"), {})
+    clock[0] = 102.0
+    record = taken.take()
+    assert (record["event"], record["sink"]) == ("sink_failed", "monitor") and "No space left" in record["reason"]
+    clock[0] = 200.0
+    assert taken.take() is None
+    taken.close()

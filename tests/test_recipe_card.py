@@ -4,10 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kmgpu.errors import UsageError
-from kmgpu.recipe_card import Card, card, find_recipe, parse_settings, recipe_directory, shipped
+from kmgpu.recipe_card import Card, card, checked_settings, find_recipe, parse_settings, recipe_directory, shipped
 
 CARD = Card(
     "digits_cnn",
@@ -105,7 +106,7 @@ def test_a_recipe_is_found_by_name_or_path(tmp_path, monkeypatch):
         ("zzz", "no recipe 'zzz'; there are digits_cnn"),
         ("digits_cnn.py", "digits_cnn.py does not exist (did you mean 'digits_cnn'?)"),
         ("folder/mine.py", "folder/mine.py does not exist; there are"),
-        ("./", "./ is a directory; there are"),
+        ("./", "./ is a directory, and a recipe is a .py file"),
     ],
 )
 def test_an_unknown_recipe_is_refused_with_the_nearest(name, words, tmp_path, monkeypatch):
@@ -165,10 +166,45 @@ def test_an_unknown_setting_is_refused_with_the_nearest():
     with pytest.raises(UsageError) as refusal:
         parse_settings(card(find_recipe("digits_cnn")), ["epoch=3"])
     assert str(refusal.value) == (
-        "digits_cnn has no setting 'epoch'; it has batch_size, epochs, learning_rate (did you mean 'epochs'?)"
+        "digits_cnn has no setting 'epoch' (did you mean 'epochs'?); it has batch_size, epochs, learning_rate"
     )
 
 
 def test_a_recipe_without_settings_says_so():
     with pytest.raises(UsageError, match="plain has no setting 'a'; plain has no settings"):
         parse_settings(Card("plain", "", {}, Path("/plain.py"), ""), ["a=1"])
+
+
+def test_settings_from_python_are_of_the_types_of_their_defaults():
+    given = {"learning_rate": 1, "batch_size": np.int64(8), "augment": True, "units": [8], "clip": {"a": 1}}
+    assert checked_settings(CARD, given) == {**given, "learning_rate": 1.0, "units": (8,)}
+    assert type(checked_settings(CARD, given)["batch_size"]) is int
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"learning_rate": "0.1"}, "digits_cnn: learning_rate is '0.1'; it must be a number, as its default 0.001"),
+        ({"batch_size": 8.0}, "batch_size is 8.0; it must be a whole number"),
+        ({"batch_size": True}, "batch_size is True; it must be a whole number"),
+        ({"augment": 1}, "augment is 1; it must be true or false"),
+        ({"clip": object()}, "digits_cnn: clip is a object; it must be something that JSON can hold"),
+        ({"units": np.ones(3)}, "units is a ndarray; it must be something that JSON can hold"),
+        ({"batchsize": 1}, "has no setting 'batchsize' (did you mean 'batch_size'?)"),
+        (["epochs"], "settings is ['epochs']; it is a dict such as {'learning_rate': 0.1}"),
+    ],
+)
+def test_a_setting_of_another_type_from_python_is_refused_in_one_sentence(given, words):
+    with pytest.raises(UsageError) as refusal:
+        checked_settings(CARD, given)
+    assert words in str(refusal.value)
+
+
+def test_a_directory_is_no_recipe_and_what_is_in_it_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UsageError, match="mine is a directory, and a recipe is a .py file; in it there is no .py file"):
+        find_recipe("mine")
+    write(tmp_path / "mine" / "a.py", "")
+    with pytest.raises(UsageError, match="in it there is mine/a.py"):
+        find_recipe("mine/")

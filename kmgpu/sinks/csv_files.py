@@ -25,8 +25,8 @@ class Sink:
             for number, loss in enumerate(record["losses"]):
                 self._write("steps", {"epoch": record["epoch"], "step": record["step"] + number, "loss": loss})
         elif kind == "epoch":
-            seconds = {name: record[name] for name in ("epoch", "seconds", "evaluation_seconds")}
-            self._write("epochs", seconds | record["metrics"])
+            times = ("epoch", "seconds", "evaluation_seconds", "waiting_seconds")
+            self._write("epochs", {name: record[name] for name in times if name in record} | record["metrics"])
         elif kind == "monitor":
             for row in monitor_rows(record):
                 self._write("monitor", row)

@@ -48,6 +48,8 @@ def _of_window(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
     yield "loss", sum(record["losses"]) / len(record["losses"])
     if not record["compiling"]:
         yield "samples_per_second", record["samples"] / record["seconds"]
+    if "waiting_seconds" in record:
+        yield "waiting_fraction", record["waiting_seconds"] / record["seconds"]
 
 
 def _of_monitor(record: dict[str, Any]) -> Iterator[tuple[str, float]]:

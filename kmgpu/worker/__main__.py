@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -61,11 +62,23 @@ def report(rundir: Any, process: int, error: BaseException) -> None:
     if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
         kind = "OutOfMemory"
     lost_peer = session.lost_peer(error)
-    message = "; ".join([str(error), *getattr(error, "__notes__", ())])  # notes say which row it was
-    record = {"time": time.time(), "kind": kind, "message": message, "traceback": traceback.format_exc()}
+    notes = list(getattr(error, "__notes__", ()))  # they say which row it was
+    record = {
+        "time": time.time(), "kind": kind, "message": str(error), "notes": notes, "where": where(rundir, error),
+        "traceback": traceback.format_exc(),
+    }  # fmt: skip
     rundir.path.mkdir(parents=True, exist_ok=True)  # a command line run by hand may name a new one
     write_json(rundir.error_file(process), record | {"secondary": lost_peer})
     traceback.print_exception(error)
+
+
+def where(rundir: Any, error: BaseException) -> str | None:
+    """Return the last line of the recipe's file that an error came through, or None."""
+    with contextlib.suppress(Exception):  # no job yet
+        recipe = Path(rundir.job().recipe)
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(recipe)]
+        return f"{recipe.name}, line {frames[-1].lineno}" if frames else None
+    return None
 
 
 if __name__ == "__main__":

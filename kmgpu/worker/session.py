@@ -17,7 +17,7 @@ from kmgpu.backends.adapter import Adapter, Place
 from kmgpu.data.channel import PeerLost
 from kmgpu.data.feed import Feed, Wish
 from kmgpu.data.stream_feed import open_feed
-from kmgpu.errors import KmgpuError, UsageError
+from kmgpu.errors import KmgpuError, UsageError, first_line
 from kmgpu.job import Job
 from kmgpu.recipe import Recipe
 from kmgpu.rundir import EventWriter, RunDir
@@ -121,7 +121,11 @@ def make_recipe(job: Job, adapter: Adapter) -> Recipe:
             traceback.print_exception(error)
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
             line = f", line {lines[-1]}" if lines else ""
-            raise UsageError(f"{path.name}{line} raised {type(error).__name__}: {error}") from error
+            raise UsageError(f"{path.name}{line} raised {first_line(error)}") from error
+        except SystemExit as error:
+            raise UsageError(
+                f"{path.name} called sys.exit({error.code!r}); a recipe returns a kmgpu.Recipe instead"
+            ) from error
     if not isinstance(recipe, Recipe):
         raise UsageError(f"recipe() of {path.name} returned a {type(recipe).__name__}; it must return a kmgpu.Recipe")
     adapter.tools.check_callbacks(recipe.callbacks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kmgpu.data.loader import split
+from kmgpu.errors import counted
 
 
 def shares(batch_size: int, devices: int) -> list[int]:
@@ -17,7 +18,9 @@ def idle_notes(sizes: Sequence[int], devices: int) -> list[str]:
     """Return a line for batches of these sizes with fewer rows than devices, which every device computes whole."""
     for name, size in (("a batch", sizes[0]), ("the last batch of an epoch", sizes[-1])):
         if size < devices:
-            idle = ", ".join(str(device) for device in range(size, devices))
-            have = f"{size} row{'s' if size > 1 else ''} for {devices} devices"
-            return [f"{name} has {have}: it is exact, but devices {idle} have no rows of their own"]
+            idle = [str(device) for device in range(size, devices)]
+            without = f"device {idle[0]} has" if len(idle) == 1 else f"devices {', '.join(idle)} have"
+            have = f"{counted(size, 'row')} for {devices} devices"
+            own = f"no rows of {'its' if len(idle) == 1 else 'their'} own"
+            return [f"{name} has {have}: it is exact, but {without} {own}"]
     return []

@@ -29,6 +29,10 @@ class OwnStep(keras.Sequential):
     def train_step(self, *arguments):
         return super().train_step(*arguments)
 
+class Bad(keras.layers.Layer):
+    def call(self, x):
+        raise ValueError("boom")
+
 def model(cls=keras.Sequential, compiled=True):
     made = cls([keras.Input((1,)), keras.layers.Dense(1)])
     if compiled:
@@ -40,7 +44,12 @@ x, y = np.ones((8, 1), "float32"), np.ones((8, 1), "float32")
 def recipe(*, batch_size=4):
 """
 REFUSED = {
-    "raises": ("raise KeyError('no column age')", "mine.py, line 19 raised KeyError: 'no column age'"),
+    "raises": ("raise KeyError('no column age')", "mine.py, line 23 raised KeyError: 'no column age'"),
+    "exits": ("raise SystemExit(3)", "mine.py called sys.exit(3); a recipe returns a kmgpu.Recipe instead"),
+    "layer": (
+        "return Recipe(keras.Sequential([keras.Input((1,)), Bad()]), train=(x, y))",
+        "mine.py, line 12 raised ValueError: Exception encountered when calling Bad.call(): boom",
+    ),
     "returns": ("return model(), (x, y)", "returned a tuple; it must return a kmgpu.Recipe"),
     "compiles": ("return Recipe(model(compiled=False), train=(x, y))", "not compiled"),
     "lengths": ("return Recipe(model(), train=(x, y[:5]))", "x has 8 rows and y has 5"),
@@ -66,8 +75,8 @@ def test_a_rank_that_fails_is_named_with_its_cause_and_the_others_end(tmp_path):
     assert time.time() - log.stat().st_mtime < SECONDS
     assert answer.returncode == 1
     sentence = answer.stderr.splitlines()[0]
-    assert "process 1 of 2 failed: ValueError: bad row 5" in sentence and "process-1.log" in sentence
-    assert answer.stderr.count("Traceback") <= 1 and len(answer.stderr.splitlines()) < 20
+    assert "process 1 of 2 failed in logged_rows.py, line " in sentence and ": ValueError: bad row 5; " in sentence
+    assert "process-1.log" in sentence and answer.stderr.count("\n") == 1
     assert "Traceback" not in answer.stdout
     assert cells.processes_of(out) == []
     outcome = RunDir(out).outcome()
