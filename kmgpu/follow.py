@@ -215,9 +215,22 @@ def start_lines(event: dict[str, Any]) -> list[str]:
         f"{counted(event['epochs'], 'epoch')}, {'batches of a stream' if rows is None else counted(rows, 'sample')}",
         f"learning rate {rate if isinstance(rate, str) else format(rate, '.6g')}, {precision}, "
         f"{counted(event['parameters'], 'parameter')}, initial weights {event['initial_weights'][:12]}",
+        *_policy_lines(event, count),
         *([_resumed(before)] if before else []),
         *([f"learning rate {event['rate_rule']}"] if event.get("rate_rule") else []),
     ]
+
+
+def _policy_lines(event: dict[str, Any], devices: int) -> list[str]:
+    """Return what of a recipe's policies is not the usual, one line each."""
+    said = []
+    if event.get("gradient_reduction", "mean") == "sum":
+        said.append(f"gradients are summed over the devices, not averaged: {devices} times that of the global batch")
+    if event.get("batch_norm", "global") == "replica":
+        said.append("BatchNorm takes its statistics of each device's rows, not of the global batch")
+    if event.get("accumulate", 1) > 1:
+        said.append(f"each update accumulates the gradients of {event['accumulate']} batches")
+    return said
 
 
 def _resumed(before: dict[str, Any]) -> str:

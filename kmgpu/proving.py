@@ -89,7 +89,7 @@ def parity(
         show(f"{reference[0]} on 1 device is the reference, so it runs too; --devices does not name it")
     home = path / names[0]
     rundirs = [
-        RunDir.create(path / name, job if name == names[0] else _against(home, job))
+        RunDir.create(path / name, _reference(job, devices) if name == names[0] else _against(home, job))
         for name, job in zip(names, jobs, strict=True)
     ]
     try:
@@ -120,6 +120,11 @@ def conclude(path: Path) -> ParityResult:
 
 def _name(job: Job) -> str:
     return f"{job.backend}-{job.strategy}-{job.devices}"
+
+
+def _reference(job: Job, devices: Sequence[int]) -> Job:
+    """Return the job of the reference, which computes for each number of devices what a recipe makes depend on it."""
+    return dataclasses.replace(job, options={**job.options, "as_devices": sorted({1, *devices})})
 
 
 def _against(home: Path, job: Job) -> Job:

@@ -30,6 +30,7 @@ class Recipe:
     class_weight: dict[int, float] | None = None
     accumulate: int = 1
     batch_norm: str = "global"
+    gradient_reduction: str = "mean"
     steps_per_epoch: int | None = None
     validation_steps: int | None = None
 
@@ -46,8 +47,21 @@ class Recipe:
         for name in ("steps_per_epoch", "validation_steps"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name))
-        if self.batch_norm not in ("global", "replica"):
-            raise UsageError(f"batch_norm is {self.batch_norm!r}; it is 'global' or 'replica'")
+        for name, known in (("batch_norm", ("global", "replica")), ("gradient_reduction", ("mean", "sum"))):
+            if getattr(self, name) not in known:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it is {known[0]!r} or {known[1]!r}")
+
+    @property
+    def policies(self) -> dict[str, Any]:
+        """What decides, beside model and data, what an update computes from its batch."""
+        return {
+            "accumulate": self.accumulate, "batch_norm": self.batch_norm, "gradient_reduction": self.gradient_reduction,
+        }  # fmt: skip
+
+    @property
+    def depends_on_devices(self) -> bool:
+        """Whether an update is another one on another number of devices, because the recipe says so."""
+        return self.batch_norm == "replica" or self.gradient_reduction == "sum"
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -80,6 +80,22 @@ def parity(recipe, **asked):
     return proving.parity(recipe, **{"backends": ["torch", "jax"], "devices": [1, 2], "steps": 2, **asked})
 
 
+def test_where_a_recipe_wants_it_each_cell_is_compared_with_the_reference_for_its_devices(tmp_path):
+    """For 2 devices the reference here made another number of steps, so that a cell cannot agree with the wrong one."""
+    home = reference(as_devices={"1": reference(), "2": reference(steps=3)}, facts={"batch_norm": "replica"})
+    cells = {"jax-data_parallel-1": cell(), "jax-data_parallel-2": cell(steps=3)}
+    path = fake_parity.directory(tmp_path / "p", cells, home)
+    result = report.read(path)
+    assert [made.verdict.word for made in result.cells] == ["agrees", "agrees"]
+    assert "Policy: batch_norm='replica'" in " ".join(matrix.heading(result))
+
+
+def test_the_reference_knows_for_which_numbers_of_devices_it_stands(run, recipe):
+    parity(recipe, devices=[2, 3])
+    assert run.jobs["torch-ddp-1"].options["as_devices"] == [1, 2, 3]
+    assert all("as_devices" not in job.options for name, job in run.jobs.items() if name != "torch-ddp-1")
+
+
 def shown(result, width=80):
     console = Console(width=width, file=io.StringIO(), highlight=False)
     console.print(matrix.terminal(result))
@@ -110,6 +126,7 @@ def test_all_cells_start_from_the_references_weights_and_read_its_steps(run, rec
         assert job.initial_weights == (None if first else str(home / "initial_weights.safetensors"))
         assert job.options == {
             "steps": 2, "dtype": "float64", "reference": None if first else str(home), "keep_random": True,
+            **({"as_devices": [1, 2]} if first else {}),
         }  # fmt: skip
         assert (job.mode, job.seed, job.batch_size, job.settings) == ("parity", 3, 30, {"learning_rate": 0.1})
 

@@ -49,6 +49,7 @@ class Adapter(Protocol):
     """One strategy on ``devices`` devices. Methods that say "all processes" must be called by each of them."""
 
     model: Any  # once prepared
+    policy: Any  # once prepared: common.Policy, for how many devices it computes what
     tools: Any  # kmgpu.backends.common: what is done with a Keras model in the same way on every backend
     devices: int
     process: int

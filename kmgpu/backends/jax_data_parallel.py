@@ -41,9 +41,9 @@ class Adapter:
     def __init__(self, place: Place, devices: int):
         self.devices = devices
         self._used = all_devices[:devices]
-        mesh = Mesh(np.array(self._used), ("batch",))
-        self._rows = NamedSharding(mesh, PartitionSpec("batch"))
-        self._everywhere = NamedSharding(mesh, PartitionSpec())
+        self.mesh = Mesh(np.array(self._used), (programs.AXIS,))
+        self._rows = NamedSharding(self.mesh, PartitionSpec(programs.AXIS))
+        self._everywhere = NamedSharding(self.mesh, PartitionSpec())
         self._place = place
 
     def facts(self) -> dict[str, Any]:
@@ -72,15 +72,34 @@ class Adapter:
 
     def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         self.model = recipe.model
-        self.batch_norm = recipe.batch_norm
+        self.policy = common.Policy(self.devices, recipe.batch_norm, recipe.gradient_reduction)
         self._copies = common.build(self.model, sample[0], scored="predicted" not in options)
-        # The program sees all rows, so nothing is gathered; only accumulation needs a plan.
         self.track = options["track"]
         plan = common.make_plan(self.model, sample[0].x, options["loss_gather"], recipe.accumulate)
+        # The program sees all rows, so nothing is gathered; accumulation on shares needs metrics that add up.
         self.plan = common.Plan((), (), counts=plan.counts)
+        self._accumulates_on_shares = self.track == "same-math" and not (plan.gather_metrics or plan.whole)
         self._compile()
         self._pull()
-        return []
+        if self._accumulates_on_shares and len(sample) > 1:
+            common.check(self, sample, options["sizes"], (), ())
+            self._pull()
+        return self._notes(sample)
+
+    def _notes(self, sample: Sequence[Batch]) -> list[str]:
+        if len(sample) == 1 or self.devices == 1:
+            return []
+        why = "; ".join(self.plan.whole)
+        if not self._accumulates_on_shares:
+            why = "a metric needs the outputs of all devices" if self.track == "same-math" else "as shipped"
+        elif not why and not self.shares([self.put(batch) for batch in sample]):
+            why = "a batch of it does not divide over the devices"
+        return [f"gradients travel {len(sample)} times for each update, not once: {why}"] if why else []
+
+    def shares(self, update: Sequence[Any]) -> bool:
+        """Whether each device adds up the gradients of its own rows over the batches of an update."""
+        divide = all(size % self.devices == 0 for _, (size, _, _) in update)
+        return self._accumulates_on_shares and len(update) > 1 and self.devices > 1 and divide
 
     def _compile(self) -> None:
         """Make the programs; what they hold of an earlier recipe, or of layers trainable then, is forgotten."""
@@ -128,7 +147,7 @@ class Adapter:
             return jax.device_put(array, self._rows)
 
         trees = keras.tree.map_structure(place, (batch.x, batch.y, batch.sample_weight))
-        return trees, (batch.size, batch.update_size)
+        return trees, (batch.size, batch.update_size, self.policy.devices)
 
     def _train_program(self, state: Any, update: Any, sizes: Any) -> Any:
         loss, grads, (assigned, other, _, metrics) = programs.gradients(self, state, update, sizes)
@@ -171,20 +190,27 @@ class Adapter:
         return loss
 
     def step_result(self, update: Sequence[Any]) -> StepResult:
-        loss, (gradients, after) = self._step(self._state, *_split(update))
+        return self._step_result(self._step, update)
+
+    def fresh_result(self, update: Sequence[Any], training: bool) -> StepResult:
+        self._pull()  # the weights were changed from outside
+        return self._step_result(jax.jit(self._step_program, static_argnames="sizes"), update)
+
+    def _step_result(self, program: Any, update: Sequence[Any]) -> StepResult:
+        loss, (gradients, after) = program(self._state, *_split(update))
         self._state[3] = after[3]
         return StepResult(float(loss), _arrays(gradients), _arrays(after[1]), self.metrics())
 
     def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
-        trees, (size, update) = batch
+        trees, spec = batch
         names: list[str] = []
 
         def program(state: Any, trees: Any) -> Any:
             groups = zip(self.state_variables, state, strict=True)
             pairs = [pair for group in groups for pair in zip(*group, strict=True)]
-            here = common.Sharding(rows=size, size=size, update=update)
+            here = programs.sharding(self, spec)
             with keras.StatelessScope(state_mapping=pairs, collect_losses=True), common.use(here):
-                rows = keras.tree.map_structure(lambda a: None if a is None else a[:size], trees)
+                rows = keras.tree.map_structure(lambda a: None if a is None else a[: spec[0]], trees)
                 return self._replicated(common.layer_outputs(self.model, rows[0], names))
 
         with common.watched_layers():
@@ -295,6 +321,6 @@ def _arrays(values: Any) -> list[np.ndarray]:
     return [np.array(value) for value in values]  # copies: on CPU an array of JAX's may share its memory
 
 
-def _split(update: Sequence[Any]) -> tuple[list[Any], tuple[tuple[int, int], ...]]:
-    """Return the arrays of an update's batches, and their sizes, which are static."""
+def _split(update: Sequence[Any]) -> tuple[list[Any], tuple[tuple[int, int, int], ...]]:
+    """Return the arrays of an update's batches, and what is static about them."""
     return [trees for trees, _ in update], tuple(sizes for _, sizes in update)

@@ -62,7 +62,7 @@ class Adapter:
 
     def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         self.model = recipe.model
-        self.batch_norm = recipe.batch_norm
+        self.policy = common.Policy(self.devices, recipe.batch_norm, recipe.gradient_reduction)
         with self.scope():
             self._copies = common.build(self.model, sample[0], scored="predicted" not in options)
         self.plan = common.make_plan(self.model, sample[0].x, options["loss_gather"], recipe.accumulate)
@@ -75,7 +75,7 @@ class Adapter:
         return self.plan.notes(self.devices)
 
     def shares(self, update: Sequence[Any]) -> bool:
-        return any(shared for _, (_, _, shared) in update)
+        return any(shared for _, (_, _, shared, _) in update)
 
     def _first(self, variable: Any) -> Any:
         return self.strategy.experimental_local_results(variable.value)[0]
@@ -91,7 +91,7 @@ class Adapter:
         values = self.strategy.experimental_distribute_values_from_function(
             lambda context: tuple(tf.constant(leaf[parts[context.replica_id_in_sync_group]]) for leaf in leaves)
         )
-        return values, (batch.size, batch.update_size, shares is not None)
+        return values, (batch.size, batch.update_size, shares is not None, self.policy.devices)
 
     def _function(self, program: Any) -> Any:
         return tf.function(functools.partial(program, self), autograph=False)

@@ -1,7 +1,7 @@
 """TensorFlow: the graphs that MirroredStrategy runs, as functions of the adapter.
 
 ``values`` are the batches of an update, each a tuple of values per replica; ``specs`` say of each batch its rows, the
-rows of the update, and whether its rows are shared.
+rows of the update, whether its rows are shared, and for how many devices it is computed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ def trees(adapter: Any, leaves: Any) -> Any:
     return keras.tree.map_structure(lambda present: next(remaining) if present else None, adapter.layout)
 
 
-def sharding(adapter: Any, spec: tuple[int, int, bool]) -> common.Sharding:
+def sharding(adapter: Any, spec: tuple[int, int, bool, int]) -> common.Sharding:
     """How the rows lie on the replica that calls; its index is known when its function is traced."""
-    size, update, shared = spec
+    policy = dataclasses.replace(adapter.policy, devices=spec[3])
+    return policy.on(_sharding(adapter, *spec[:3]))
+
+
+def _sharding(adapter: Any, size: int, update: int, shared: bool) -> common.Sharding:
     replica = tf.distribute.get_replica_context()
     index = int(tf.get_static_value(replica.replica_id_in_sync_group))
     if not shared:
@@ -35,9 +39,8 @@ def sharding(adapter: Any, spec: tuple[int, int, bool]) -> common.Sharding:
         return replica.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
     return common.Sharding(
-        adapter.devices, index, part.start, part.stop - part.start, size, update,
-        all_sum=all_sum, batch_norm=adapter.batch_norm,
-    )  # fmt: skip
+        adapter.devices, index, part.start, part.stop - part.start, size, update, all_sum=all_sum
+    )
 
 
 def gradients(adapter: Any, values: Any, specs: Any) -> tuple[Any, list[Any]]:
@@ -50,10 +53,11 @@ def gradients(adapter: Any, values: Any, specs: Any) -> tuple[Any, list[Any]]:
         sums: list[Any] = []
         for leaves, spec in zip(batches, specs, strict=True):
             known = None if totals is None else common.Denominators(totals)
-            with common.use(dataclasses.replace(sharding(adapter, spec), denominators=known)):
+            here = dataclasses.replace(sharding(adapter, spec), denominators=known)
+            with common.use(here):
                 with tf.GradientTape() as tape:
                     loss = common.local_loss(adapter.model, adapter.plan, trees(adapter, leaves), training=True)
-                    scaled = adapter.model.optimizer.scale_loss(loss)
+                    scaled = adapter.model.optimizer.scale_loss(loss) * here.gradient_scale
                 grads = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             # Keras's optimizers do not add up repeated rows of an embedding's sparse gradient.
             dense = [tf.convert_to_tensor(grad) for grad in grads]
@@ -84,10 +88,12 @@ def train_as_shipped(adapter: Any, values: Any, specs: Any) -> Any:
     """As Keras's fit: the optimizer runs on each replica, clips there, and adds up what is left."""
 
     def replica(leaves: Any) -> Any:
-        with common.use(sharding(adapter, specs[0])):
+        here = sharding(adapter, specs[0])
+        with common.use(here):
             with tf.GradientTape() as tape:
                 loss = common.local_loss(adapter.model, adapter.plan, trees(adapter, leaves), training=True)
-            grads = tape.gradient(loss, [variable.value for variable in adapter.model.trainable_variables])
+                scaled = loss * here.gradient_scale
+            grads = tape.gradient(scaled, [variable.value for variable in adapter.model.trainable_variables])
         adapter.model.optimizer.apply(grads, adapter.model.trainable_variables)
         return loss
 

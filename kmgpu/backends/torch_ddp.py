@@ -47,7 +47,7 @@ class Adapter:
     def __init__(self, place: Place, devices: int):
         self.devices = self.processes = devices
         self.process = place.process
-        self.batch_norm = "global"
+        self.policy = common.Policy(devices)
         self._device = "cuda:0" if place.device_kind == "gpu" else "cpu"
         self._group = dist.new_group(list(range(devices))) if place.processes > 1 else None
         # The others wait here for what process 0 does alone, such as a callback that takes its time.
@@ -74,7 +74,7 @@ class Adapter:
 
     def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         self.model = recipe.model
-        self.batch_norm = recipe.batch_norm
+        self.policy = common.Policy(self.devices, recipe.batch_norm, recipe.gradient_reduction)
         self._copies = common.build(self.model, sample[0], scored="predicted" not in options)
         self._all_variables = [*self.model.variables, *self.model.optimizer.variables]
         self.plan = common.make_plan(self.model, sample[0].x, options["loss_gather"], recipe.accumulate)
@@ -93,7 +93,7 @@ class Adapter:
             return None if array is None else torch.from_numpy(common.as_keras(array)).to(self._device)
 
         trees = [keras.tree.map_structure(tensor, tree) for tree in (batch.x, batch.y, batch.sample_weight)]
-        return self._sharding(batch), trees
+        return self.policy.on(self._sharding(batch)), trees
 
     def _sharding(self, batch: Batch) -> common.Sharding:
         if self.devices == 1 or batch.rows == batch.size:
@@ -102,7 +102,7 @@ class Adapter:
             return common.as_shipped(batch.rows, self.devices)
         return common.Sharding(
             self.devices, self.process, batch.first, batch.rows, batch.size, batch.update_size,
-            all_sum=self._all_sum, batch_norm=self.batch_norm,
+            all_sum=self._all_sum,
         )  # fmt: skip
 
     def _all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ class Adapter:
             rows = common.use(dataclasses.replace(sharding, denominators=known))
             with rows, module.no_sync() if later else contextlib.nullcontext():
                 loss = module(*trees) * self.devices  # DDP takes the mean over the processes, but parts add up
-                self.model.optimizer.scale_loss(loss).backward()
+                (self.model.optimizer.scale_loss(loss) * sharding.gradient_scale).backward()
             parts.append(loss.detach())
         return torch.stack(parts).sum()
 

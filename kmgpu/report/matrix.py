@@ -78,7 +78,7 @@ def heading(result: ParityResult) -> list[str]:
         + ("kept (--keep-random): dropout and noise draw." if asked["keep_random"]
            else "off, so dropout and noise do nothing; --keep-random keeps it."),
     ]  # fmt: skip
-    return lines[:2] + [f"Batches: {_batches(result)}."] + lines[2:]
+    return lines[:2] + [f"Batches: {_batches(result)}."] + lines[2:] + _policies(result)
 
 
 def rows(result: ParityResult) -> list[tuple[str, ...]]:
@@ -287,6 +287,21 @@ def _reference(result: ParityResult) -> str:
 def _devices(result: ParityResult) -> str:
     kind = result.asked["device_kind"]
     return "virtual CPU devices, not GPUs" if kind == "cpu" else f"GPUs ({_list(_unique(result.facts.get('devices')))})"
+
+
+def _policies(result: ParityResult) -> list[str]:
+    """Return the sentence about what a recipe wants to depend on the devices, and who is compared with what then."""
+    wanted = []
+    if result.facts.get("batch_norm", "global") == "replica":
+        wanted.append("batch_norm='replica', statistics of each device's rows")
+    if result.facts.get("gradient_reduction", "mean") == "sum":
+        wanted.append("gradient_reduction='sum', the gradient times the number of devices")
+    if not wanted:
+        return []
+    return [
+        f"Policy: {_list(wanted)}. The reference computes on its one device what as many devices as the compared cell "
+        "has would."
+    ]
 
 
 def _unique(values: Sequence[str] | None) -> list[str]:

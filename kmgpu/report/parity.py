@@ -72,7 +72,7 @@ def read(path: Path) -> ParityResult:
     asked = read_json(path / "study.json")
     home = RunDir(path / asked["reference"])
     reference, facts = read_json(home.path / "parity.json"), _facts(home)
-    found = [_judged(path, cell, reference, asked) for cell in asked["cells"]]
+    found = [_judged(path, cell, _for(cell["devices"], reference), asked) for cell in asked["cells"]]
     alone = {cell.backend: cell.verdict.ok for cell in found if cell.devices == 1 and cell.verdict.word != "failed"}
     alone[asked["backends"][0]] = True  # the reference is this backend on one device
     return ParityResult(
@@ -81,8 +81,15 @@ def read(path: Path) -> ParityResult:
         facts=facts,
         sizes=tuple(reference.get("sizes") or ()),
         floor=verdicts.floors(reference),
-        cells=tuple(_with_cause(path, cell, reference, asked, alone.get(cell.backend)) for cell in found),
+        cells=tuple(
+            _with_cause(path, cell, _for(cell.devices, reference), asked, alone.get(cell.backend)) for cell in found
+        ),
     )
+
+
+def _for(devices: int, reference: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the reference found for a number of devices, which matters only where the recipe wants it to."""
+    return {**reference, **(reference.get("as_devices") or {}).get(str(devices), {})}
 
 
 def _judged(path: Path, cell: Mapping[str, Any], reference: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:

@@ -82,6 +82,7 @@ def _begin(run: Run) -> tuple[str, Beside]:
         steps_per_epoch=train.steps, epochs=run.epochs, initial_weights=initial,
         rate_rule=None if rate is None else rate.described(run),
         resumed=before and resuming.described(run, before),
+        **run.recipe.policies,
     )  # fmt: skip
     feeds = [feed for feed in (train, validation) if feed is not None]
     told = [*adapter.tools.ignored_by_steps(adapter.model), *(note for feed in feeds for note in feed.notes)]

@@ -44,9 +44,10 @@ def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, feed: Feed, 
     with keep_random:
         if reference is None:
             assert adapter.processes == 1, "the reference cell is one device"
-            found = _reference(adapter, steps, folder, names, job.options["dtype"])
+            found = _references(adapter, recipe, steps, folder, names, job.options)
         else:
-            found = _cell(adapter, steps, folder, names, job.options["dtype"])
+            own = folder / f"as-{adapter.devices}"
+            found = _cell(adapter, steps, own if own.is_dir() else folder, names, job.options["dtype"])
     if adapter.process == 0:
         dtypes = adapter.tools.dtypes(adapter.model)
         write_json(rundir.path / "parity.json", {"names": names, "dtypes": dtypes, **found})
@@ -59,13 +60,31 @@ def _prepare(
     options = {"loss_gather": job.loss_gather, "track": job.track, "sizes": sizes, "evaluated": ()}
     notes = adapter.prepare(recipe, first, options)
     initial = weights.initialise(adapter, job, rundir)
-    return {**adapter.facts(), "notes": notes, "initial_weights": initial, "batch_size": first[0].update_size}
+    told = {"notes": notes, "initial_weights": initial, "batch_size": first[0].update_size}
+    return {**adapter.facts(), **told, **recipe.policies}
+
+
+def _references(
+    adapter: Adapter, recipe: Recipe, steps: list[Update], folder: Path, names: dict[str, list[str]],
+    options: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Return what the reference found, and, where the recipe wants the devices to matter, for each number of them."""
+    folder.mkdir(exist_ok=True)
+    if not recipe.depends_on_devices:
+        return _reference(adapter, steps, folder, names, options["dtype"])
+    initial, found = adapter.state(), {}
+    for devices in options["as_devices"]:
+        adapter.policy = dataclasses.replace(adapter.policy, devices=devices)
+        adapter.load_state(initial)
+        own = folder / f"as-{devices}"
+        own.mkdir(exist_ok=True)
+        found[str(devices)] = _reference(adapter, steps, own, names, options["dtype"])
+    return {**next(iter(found.values())), "as_devices": found}
 
 
 def _reference(
     adapter: Adapter, steps: list[Update], folder: Path, names: dict[str, list[str]], dtype: str
 ) -> dict[str, Any]:
-    folder.mkdir(exist_ok=True)
     state = adapter.state()
     floor, losses = [], []
     layers: dict[str, np.ndarray] = {}

@@ -38,9 +38,13 @@ def route_seeds() -> None:
     def draw_seed(seed: Any) -> Any:
         drawn = original(seed)
         index = sharding().index
-        if index == 0:
-            return drawn
-        offset = keras.ops.convert_to_tensor(np.array([index * 0x9E3779B % 2**31, 0]), dtype=drawn.dtype)
+        if isinstance(index, int):
+            if index == 0:
+                return drawn
+            offset = keras.ops.convert_to_tensor(np.array([index * 0x9E3779B % 2**31, 0]), dtype=drawn.dtype)
+        else:
+            index = keras.ops.cast(index, drawn.dtype)
+            offset = keras.ops.stack([index * 0x9E3779B, keras.ops.zeros_like(index)])
         return drawn + offset
 
     module.draw_seed = draw_seed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ class Sharding:
     """How the rows of one global batch lie on the replicas, while a step is run or traced."""
 
     count: int = 1  # replicas that share the batch; 1: this replica has all rows
-    index: int = 0  # of this replica
+    index: Any = 0  # of this replica; a number, or a tensor where all replicas are one program
     first: int = 0  # position in the batch of this replica's first row
     rows: int = 1  # of this replica
     size: int = 1  # of the batch
@@ -29,6 +30,7 @@ class Sharding:
     counts: bool = True  # whether metrics count this replica's rows; not where several replicas have the same rows
     denominators: Denominators | None = None  # those of the whole update, where it has several batches
     loss_scale: float = 1.0  # what the losses that layers add are multiplied by, beside the share of rows
+    gradient_scale: int = 1  # what the gradient is multiplied by, and the loss is not
 
     @property
     def share(self) -> float:
@@ -42,6 +44,24 @@ class Sharding:
         """Return the number over the whole update of what this replica has ``count`` of, row by row."""
         product = count * self.update
         return product // self.rows if product % self.rows == 0 else product / self.rows
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a recipe wants to depend on the number of devices, and that number.
+
+    The reference of a parity check computes on one device what so many devices would.
+    """
+
+    devices: int
+    batch_norm: str = "global"
+    gradient_reduction: str = "mean"
+
+    def on(self, sharding: Sharding) -> Sharding:
+        """Return how rows lie under this policy."""
+        groups = self.devices if sharding.count == 1 and self.batch_norm == "replica" and not sharding.shipped else 1
+        scale = self.devices if self.gradient_reduction == "sum" else 1
+        return dataclasses.replace(sharding, batch_norm=self.batch_norm, groups=groups, gradient_scale=scale)
 
 
 class Denominators:
