@@ -40,6 +40,17 @@ DeviceKindOrNone = Annotated[
     typer.Option(metavar="auto|cpu|gpu", help="auto: GPUs, or else virtual CPU devices.", show_default="auto"),
 ]
 Epochs = Annotated[int | None, typer.Option(metavar="E", help="Passes over the data; the recipe's if left out.")]
+LossGather = Annotated[
+    str,
+    typer.Option(metavar="auto|on|off", help="Exchange outputs for a loss: where it may look at several rows; always."),
+]
+LossGatherOrNone = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|on|off", show_default="auto",
+        help="Exchange outputs for a loss: where it may look at several rows; always.",
+    ),
+]
 Pythons = Annotated[
     list[str] | None,
     typer.Option("--python", metavar="BACKEND=PATH", help="Interpreter of a backend, if not this one. Repeatable."),
@@ -98,6 +109,7 @@ def train(
     ] = None,
     device_kind: DeviceKindOrNone = None,
     track: TrackOrNone = None,
+    loss_gather: LossGatherOrNone = None,
     batch_size: BatchSize = None,
     epochs: Epochs = None,
     steps_per_epoch: Annotated[int | None, typer.Option(metavar="N", help="End each epoch after N updates.")] = None,
@@ -175,6 +187,7 @@ def train(
             device_ids=ids,
             device_kind=device_kind,
             track=track,
+            loss_gather=loss_gather,
             batch_size=batch_size,
             epochs=epochs,
             steps_per_epoch=steps_per_epoch,
@@ -237,6 +250,7 @@ def compare(
     repeats: Annotated[int, typer.Option(metavar="R", help="Fresh processes for each cell of the grid.")] = 1,
     device_kind: DeviceKind = "auto",
     track: Track = "same-math",
+    loss_gather: LossGather = "auto",
     batch_size: Annotated[
         int | None, typer.Option(metavar="B", help="Global batch; under weak scaling the batch of each device.")
     ] = None,
@@ -244,6 +258,9 @@ def compare(
     seed: Seed = 0,
     settings: Settings = None,
     python: Pythons = None,
+    price: Annotated[
+        bool, typer.Option("--price", help="Run as shipped too, and print what same math costs beside that.")
+    ] = False,
     no_parity: Annotated[
         bool, typer.Option("--no-parity", help="Do not check first whether all do the same mathematics.")
     ] = False,
@@ -265,6 +282,7 @@ def compare(
     from rich.console import Console
 
     from kmgpu import comparison, recipe_card
+    from kmgpu.report import price as pricing
     from kmgpu.report import tables
 
     console = Console(highlight=False)
@@ -282,6 +300,8 @@ def compare(
             python=_pythons(python),
             device_kind=device_kind,
             track=track,
+            loss_gather=loss_gather,
+            price=price,
             parity=not no_parity,
             out=out,
             show=_show(quiet),
@@ -289,6 +309,9 @@ def compare(
         )
     console.print()
     console.print(tables.terminal(result.heading, result.rows, result.remarks, console.width))
+    if result.prices:
+        console.print()
+        console.print(pricing.terminal(result.prices))
     console.print(f"\nAlso in {result.path}/comparison.md and comparison.json", soft_wrap=True)
     if result.proof.parted or (result.ok and result.proof.ok is False):
         raise ParityFailed("these runs are not proved to do the same mathematics; the lines above say which and where")
@@ -309,6 +332,7 @@ def parity(
     ] = False,
     device_kind: DeviceKind = "auto",
     track: Track = "same-math",
+    loss_gather: LossGather = "auto",
     batch_size: BatchSize = None,
     seed: Seed = 0,
     settings: Settings = None,
@@ -346,6 +370,7 @@ def parity(
         device_kind=device_kind,
         keep_random=keep_random,
         track=track,
+        loss_gather=loss_gather,
         out=out,
         show=_show(quiet),
     )

@@ -21,6 +21,8 @@ from kmgpu import study as studies
 from kmgpu.errors import Interrupted, KmgpuError, NotComparable, UsageError, nearest
 from kmgpu.proof import Proof
 from kmgpu.report import comparable, runs, statistics, tables
+from kmgpu.report import price as pricing
+from kmgpu.report.price import Price
 from kmgpu.rundir import RunDir, write_json
 
 SCALINGS = ("strong", "weak")
@@ -35,10 +37,12 @@ class Cell:
     devices: int
     batch_size: int | None  # global; None is what the recipe says
     repeat: int
+    track: str = "same-math"
 
     @property
     def name(self) -> str:
-        return f"{self.backend}-{self.strategy}-{self.devices}-r{self.repeat}"
+        track = "" if self.track == "same-math" else f"-{self.track}"
+        return f"{self.backend}-{self.strategy}-{self.devices}{track}-r{self.repeat}"
 
 
 @dataclass(frozen=True)
@@ -52,13 +56,15 @@ class CompareResult:
     heading: tuple[str, ...]  # sentences above the table
     remarks: tuple[str, ...]  # sentences below it
     proof: Proof  # whether all cells do the same mathematics
+    prices: tuple[Price, ...] = ()  # of same math, where that was asked for
 
     @property
     def ok(self) -> bool:
         return all(run.ok for run in self.runs)
 
     def markdown(self) -> str:
-        return tables.markdown(self.heading, self.rows, self.remarks)
+        table = tables.markdown(self.heading, self.rows, self.remarks)
+        return table + ("\n" + pricing.markdown(self.prices) if self.prices else "")
 
     def _repr_markdown_(self) -> str:  # a notebook shows the table
         return self.markdown()
@@ -66,7 +72,7 @@ class CompareResult:
 
 def grid(
     backends: Sequence[str], devices: Sequence[int], *, repeats: int = 1, scaling: str = "strong",
-    batch_size: int | None = None,
+    batch_size: int | None = None, tracks: Sequence[str] = ("same-math",),
 ) -> list[Cell]:  # fmt: skip
     """Return the runs of a study in the order in which they are made.
 
@@ -76,10 +82,11 @@ def grid(
     cells = []
     for repeat in range(repeats):
         once = [
-            Cell(backend, table.find(backend).name, count, batch, repeat)
+            Cell(backend, table.find(backend).name, count, batch, repeat, track)
             for count in devices
             for batch in [batch_size * count if scaling == "weak" and batch_size is not None else batch_size]
             for backend in backends
+            for track in tracks
         ]
         cells += once if repeat % 2 == 0 else once[::-1]
     return cells
@@ -99,6 +106,8 @@ def compare(
     python: Mapping[str, str] | None = None,
     device_kind: str = "auto",
     track: str = "same-math",
+    loss_gather: str = "auto",
+    price: bool = False,
     parity: bool = True,
     out: str | os.PathLike[str] | None = None,
     show: Callable[[str], None] = lambda line: None,
@@ -109,8 +118,9 @@ def compare(
     ``batch_size`` is global under strong scaling, and for each device under weak scaling. With ``parity`` a short
     check comes first whether all cells do the same mathematics (under weak scaling at the smallest batch). The first
     run draws the initial weights, and all others get them. A run that fails is kept and shown, and the others are still
-    made. ``progress`` gets what each run says while it goes on. Raises UsageError or MissingEnvironment before anything
-    starts, NotComparable when runs turn out to differ.
+    made. With ``price`` each cell runs on the track as-shipped too, for what same math costs beside it; these runs have
+    no row in the table. ``progress`` gets what each run says while it goes on. Raises UsageError or MissingEnvironment
+    before anything starts, NotComparable when runs turn out to differ.
     """
     path = recipe_card.find_recipe(recipe)
     card = recipe_card.card(path)
@@ -122,13 +132,18 @@ def compare(
     if scaling == "weak":
         batch_size = _batch_per_device(card, chosen, batch_size)
     training.check_track(track)
+    training.check_loss_gather(loss_gather)
     interpreters = {backend: environment.interpreter(backend, python) for backend in backends}
     kinds = [environment.resolve_devices(device_kind, count)[0] for count in devices]
-    cells = grid(backends, devices, repeats=repeats, scaling=scaling, batch_size=batch_size)
+    if price and track != "same-math":
+        raise UsageError(f"--price measures what same math costs, and --track is {track}; leave --track out")
+    tracks = training.TRACKS if price else (track,)
+    cells = grid(backends, devices, repeats=repeats, scaling=scaling, batch_size=batch_size, tracks=tracks)
     asked = {
         "recipe": str(path), "backends": list(backends), "devices": list(devices), "scaling": scaling,
         "repeats": repeats, "settings": chosen, "batch_size": batch_size, "epochs": epochs, "seed": seed,
-        "device_kind": kinds[0], "track": track, "python": interpreters, "parity": parity,
+        "device_kind": kinds[0], "track": track, "loss_gather": loss_gather, "python": interpreters,
+        "parity": parity, "price": price,
         "runs": [cell.name for cell in cells],
     }  # fmt: skip
     study = studies.create(Path(out) if out else studies.default_path("studies", card.name), asked)
@@ -140,19 +155,21 @@ def compare(
         smallest = batch_size * min(devices) if scaling == "weak" and batch_size is not None else batch_size
         proof = proofs.prove(
             path, backends=backends, devices=devices, settings=chosen, batch_size=smallest, seed=seed,
-            python=dict(python or {}), device_kind=device_kind, out=study / "parity", show=show,
+            python=dict(python or {}), device_kind=device_kind, loss_gather=loss_gather, out=study / "parity",
+            show=show,
         )  # fmt: skip
 
     common = {
         "settings": chosen, "epochs": epochs, "seed": seed, "python": dict(python or {}), "device_kind": device_kind,
-        "track": track,
+        "loss_gather": loss_gather,
     }  # fmt: skip
     done: list[runs.Run] = []
     weights = None
     for number, cell in enumerate(cells, 1):
         kind = "virtual CPU device" if kinds[0] == "cpu" else "GPU"
         where = f"{cell.devices} {kind}{'s' if cell.devices > 1 else ''}"
-        show(f"[{number}/{len(cells)}] {cell.backend} {cell.strategy} on {where}")
+        shipped = f", {cell.track}" if price else ""
+        show(f"[{number}/{len(cells)}] {cell.backend} {cell.strategy} on {where}{shipped}")
         run = _train(
             path, cell, study / cell.name, first=number == 1, initial_weights=weights, show=progress, **common
         )
@@ -161,7 +178,7 @@ def compare(
         done.append(run)
         drawn = RunDir(run.path).initial_weights_file
         weights = weights or (str(drawn) if drawn.exists() else None)
-    return _report(study, scaling, done, proof)
+    return _report(study, scaling, done, proof, price)
 
 
 def _train(path: Path, cell: Cell, out: Path, *, first: bool, **arguments: Any) -> runs.Run:
@@ -169,7 +186,7 @@ def _train(path: Path, cell: Cell, out: Path, *, first: bool, **arguments: Any) 
     try:
         training.train(
             str(path), backend=cell.backend, strategy=cell.strategy, devices=cell.devices, batch_size=cell.batch_size,
-            checkpoint_every="never", out=str(out), **arguments,
+            track=cell.track, checkpoint_every="never", out=str(out), **arguments,
         )  # fmt: skip
     except Interrupted:
         raise
@@ -183,9 +200,12 @@ def _train(path: Path, cell: Cell, out: Path, *, first: bool, **arguments: Any) 
     return runs.load(out)
 
 
-def _report(study: Path, scaling: str, done: Sequence[runs.Run], proof: Proof) -> CompareResult:
+def _report(study: Path, scaling: str, made: Sequence[runs.Run], proof: Proof, priced: bool = False) -> CompareResult:
+    shipped = [run for run in made if priced and run.job.track == "as-shipped"]
+    done = [run for run in made if run not in shipped]
     try:
-        comparable.check([run for run in done if run.ok], scaling)
+        for track in (done, shipped):
+            comparable.check([run for run in track if run.ok], scaling)
     except NotComparable as error:
         raise NotComparable(f"{error}; the runs are kept in {study}") from None
     rows = statistics.without_speedup(statistics.rows(done), proof.unproved)
@@ -195,9 +215,11 @@ def _report(study: Path, scaling: str, done: Sequence[runs.Run], proof: Proof) -
         f"{backend} on {devices}: {why}, so it is given no speed-up, and its speed says nothing beside the others'"
         for (backend, devices), why in proof.unproved.items()
     ]
-    result = CompareResult(study, scaling, tuple(done), tuple(rows), tuple(heading), tuple(remarks), proof)
-    record = tables.to_json(done, scaling, heading, rows, remarks)
-    write_json(study / "comparison.json", {**record, "parity": proof.to_json()})
+    prices = tuple(pricing.prices(done, shipped)) if priced else ()
+    result = CompareResult(study, scaling, tuple(done), tuple(rows), tuple(heading), tuple(remarks), proof, prices)
+    record = {**tables.to_json(done, scaling, heading, rows, remarks), "parity": proof.to_json()}
+    priced_json = {"price": [found.to_json() for found in prices]} if priced else {}
+    write_json(study / "comparison.json", record | priced_json)
     (study / "comparison.md").write_text(result.markdown(), encoding="utf-8")
     return result
 

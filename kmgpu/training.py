@@ -166,8 +166,7 @@ def make_job(
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
         raise UsageError(f"--seed is {seed!r}; it is a whole number from 0 to {2**31 - 1}")
     check_track(fields.get("track", TRACKS[0]))
-    if fields.get("loss_gather", "auto") not in ("auto", "on", "off"):
-        raise UsageError(f"loss_gather is {fields['loss_gather']!r}; it is auto, on or off")
+    check_loss_gather(fields.get("loss_gather", "auto"))
     kind, count, ids = environment.resolve_devices(device_kind, devices, device_ids)
     if initial_weights is not None and not Path(initial_weights).is_file():
         raise UsageError(f"--initial-weights {os.fspath(initial_weights)}: no such file; a run's directory has one")
@@ -207,6 +206,11 @@ def checkpoint_wishes(every: str | None, keep: int | None, keep_best: str | None
 def check_track(track: str) -> None:
     if track not in TRACKS:
         raise UsageError(f"--track is {track!r}{nearest(track, list(TRACKS))}; it is {' or '.join(TRACKS)}")
+
+
+def check_loss_gather(loss_gather: str) -> None:
+    if loss_gather not in ("auto", "on", "off"):
+        raise UsageError(f"--loss-gather is {loss_gather!r}; it is auto, on or off")
 
 
 def default_path(job: Job) -> Path:

@@ -55,7 +55,7 @@ class FakeTrain:
         self.calls.append({"recipe": recipe, "name": name, "batch_size": batch_size, "python": python, **rest})
         job = fake_runs.job(
             backend, devices, recipe=recipe, batch_size=batch_size or 64, epochs=rest["epochs"],
-            settings=rest["settings"], seed=rest["seed"], initial_weights=rest["initial_weights"],
+            settings=rest["settings"], seed=rest["seed"], initial_weights=rest["initial_weights"], track=rest["track"],
         )  # fmt: skip
         error = self.failures.get(name)
         if error is not None:
@@ -130,6 +130,30 @@ def test_what_a_run_says_while_it_goes_on_is_progress_and_no_line_of_the_study(t
     assert progress == ["epoch 1/3", "", "epoch 1/3", ""] and "epoch 1/3" not in lines
 
 
+def test_the_price_of_same_math_is_taken_beside_runs_as_shipped_that_have_no_row(train, recipe):
+    train.failures["jax-data_parallel-2-as-shipped-r0"] = RunFailed("takes no batch of 29 rows on 2 devices\nmore")
+    result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1, 2], price=True)
+    assert names(train)[:4] == [
+        "torch-ddp-1-r0", "torch-ddp-1-as-shipped-r0", "jax-data_parallel-1-r0", "jax-data_parallel-1-as-shipped-r0",
+    ]  # fmt: skip
+    assert [call["track"] for call in train.calls] == ["same-math", "as-shipped"] * 4
+    assert result.ok and len(result.rows) == 4 and not any("as-shipped" in run.name for run in result.runs)
+    assert [(price.backend, price.devices, price.ratio) for price in result.prices] == [
+        ("torch", 1, 1.0), ("torch", 2, 1.0), ("jax", 1, 1.0), ("jax", 2, None),
+    ]  # fmt: skip
+    text = (result.path / "comparison.md").read_text()
+    assert "| torch | 2 |" in text.partition("What same math costs")[2] and "1.00 times" in text
+    assert text.endswith("- jax on 2 as shipped: takes no batch of 29 rows on 2 devices\n")
+    assert json.loads((result.path / "comparison.json").read_text())["price"][0]["ratio"] == 1.0
+
+
+def test_there_is_no_price_unless_it_is_asked_for_nor_of_another_track(train, recipe):
+    result = comparison.compare(recipe, backends=["torch"], devices=[1, 2])
+    assert result.prices == () and "costs" not in result.markdown()
+    with pytest.raises(UsageError, match="--price measures what same math costs"):
+        comparison.compare(recipe, track="as-shipped", price=True)
+
+
 def test_the_first_run_draws_the_weights_and_all_others_get_them(train, recipe):
     result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1, 2], repeats=2)
     given = [call["initial_weights"] for call in train.calls]
@@ -164,7 +188,7 @@ def test_the_very_cells_are_proved_before_the_first_run(train, recipe, prove):
     assert callable(asked.pop("show"))
     assert asked == {
         "recipe": recipe, "backends": ["torch", "jax"], "devices": [1, 2], "settings": {"learning_rate": 0.1},
-        "batch_size": 32, "seed": 7, "python": {"jax": "/opt/python"}, "device_kind": "cpu",
+        "batch_size": 32, "seed": 7, "python": {"jax": "/opt/python"}, "device_kind": "cpu", "loss_gather": "auto",
         "out": result.path / "parity",
     }  # fmt: skip
     assert result.heading[1] == "Same mathematics proved: by a fake."

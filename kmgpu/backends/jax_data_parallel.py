@@ -194,7 +194,8 @@ class Adapter:
 
     def fresh_result(self, update: Sequence[Any], training: bool) -> StepResult:
         self._pull()  # the weights were changed from outside
-        return self._step_result(jax.jit(self._step_program, static_argnames="sizes"), update)
+        fresh = functools.partial(self._step_program)  # jit finds equal functions' traces again
+        return self._step_result(jax.jit(fresh, static_argnames="sizes"), update)
 
     def _step_result(self, program: Any, update: Sequence[Any]) -> StepResult:
         loss, (gradients, after) = program(self._state, *_split(update))

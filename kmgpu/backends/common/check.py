@@ -12,6 +12,7 @@ import numpy as np
 from kmgpu.backends.adapter import StepResult
 from kmgpu.backends.common.model import perturbed
 from kmgpu.backends.common.randomness import without_randomness
+from kmgpu.backends.common.step import gathered_bytes
 from kmgpu.data.loader import Batch, split
 
 LOSS_TOLERANCE = 1e-5  # relative; float32 rounding gives 1e-7
@@ -37,6 +38,9 @@ def check(
             update = [adapter.put(batch) for batch in parts]
             if update and adapter.shares(update) and not adapter.plan.whole:
                 _check(adapter, update, training)
+                if training and not adapter.plan.gathered_bytes:
+                    gathered = gathered_bytes["whole" if adapter.plan.whole else "shares"] * len(update)
+                    adapter.plan = dataclasses.replace(adapter.plan, gathered_bytes=gathered)
 
 
 def _check(adapter: Any, update: Sequence[Any], training: bool) -> None:

@@ -40,18 +40,30 @@ class Plan:
     counts: bool = False  # whether a denominator of the loss depends on masks or weights
     of_all_rows: tuple[bool, ...] = ()  # of each metrics variable: whether a replica has the state of all rows
     kept: tuple[str, ...] = ()  # names of metrics that the forward pass updates
+    gathered_bytes: int = 0  # that a training step gathers: inputs, targets, weights and outputs of the whole batch
 
     def notes(self, devices: int) -> list[str]:
         if devices == 1:
             return []
         if self.whole:
-            return [f"each device computes the whole batch, which is exact but no faster: {'; '.join(self.whole)}"]
+            whole = "; ".join(self.whole)
+            return [f"each device computes the whole batch, which is exact but no faster{self._cost}: {whole}"]
         notes = []
         if self.gather_loss:
-            notes.append(f"the outputs are gathered for the loss: {'; '.join(self.gather_loss)}")
-        if self.gather_metrics:
+            notes.append(f"the outputs are gathered for the loss{self._cost}: {'; '.join(self.gather_loss)}")
+        if self.gather_metrics and not self.gather_loss:
+            notes.append(f"the outputs are gathered for the metrics{self._cost}: {', '.join(self.gather_metrics)}")
+        elif self.gather_metrics:
             notes.append(f"the outputs are gathered for the metrics: {', '.join(self.gather_metrics)}")
         return notes
+
+    @property
+    def _cost(self) -> str:
+        """What every device receives in a step, in words; the gradient of a loss goes the same way back."""
+        size = self.gathered_bytes
+        if not size:
+            return ""
+        return f" ({size / 2**20:.1f} MiB a step)" if size >= 2**20 else f" ({size / 2**10:.1f} KiB a step)"
 
 
 def make_plan(model: Any, x: Any, loss_gather: str = "auto", accumulate: int = 1) -> Plan:
@@ -68,7 +80,7 @@ def make_plan(model: Any, x: Any, loss_gather: str = "auto", accumulate: int = 1
                 name = getattr(getattr(loss, "fn", None), "__name__", type(loss).__name__)
                 reasons.append(f"the loss {name} may look at all rows")
     if loss_gather == "on" and not reasons:
-        reasons.append("asked for by loss_gather")
+        reasons.append("asked for by --loss-gather on")
     if loss_gather == "off":
         reasons = []
     coupled = []

@@ -7,10 +7,16 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from kmgpu.backends.common.batch_norm import merge_moving_statistics
 from kmgpu.backends.common.plan import Plan
-from kmgpu.backends.common.sharding import Sharding, sharding, unshared, use
+from kmgpu.backends.common.sharding import Sharding, sharding, size_of, unshared, use
 from kmgpu.errors import UsageError
+
+# Bytes that the last loss to be run or traced has gathered on each replica, for the loss and metrics of rows that are
+# shared, and where every replica computes the whole batch.
+gathered_bytes = {"shares": 0, "whole": 0}
 
 
 def local_loss(model: Any, plan: Plan, batch: Any, training: bool) -> Any:
@@ -28,7 +34,9 @@ def local_loss(model: Any, plan: Plan, batch: Any, training: bool) -> Any:
         groups = here.count if here.batch_norm == "replica" else 1
         whole = unshared(here.size, here.update, here.count, here.index)
         with use(dataclasses.replace(whole, groups=groups, denominators=here.denominators)):
-            return local_loss(model, plan, gather_in(here, tuple(batch)), training)
+            rows = gather_in(here, tuple(batch))
+            gathered_bytes["whole"] = _bytes(rows)
+            return local_loss(model, plan, rows, training)
     with contextlib.nullcontext() if here.counts else restored(model.metrics_variables):
         loss = _loss_of_rows(model, plan, here, batch, training)
     if loss is None:
@@ -43,7 +51,10 @@ def _loss_of_rows(model: Any, plan: Plan, here: Sharding, batch: Any, training: 
     if shared and training and here.batch_norm == "replica":
         merge_moving_statistics(model)
     rows = (x, y, outputs, sample_weight)
-    gathered = gather_in(here, rows) if shared and (plan.gather_loss or plan.gather_metrics) else rows
+    gathered = rows
+    if shared and (plan.gather_loss or plan.gather_metrics):
+        gathered = gather_in(here, rows)
+        gathered_bytes["shares"] = _bytes(gathered)
     if shared and plan.gather_loss:
         gx, gy, gp, gw = gathered
         # What layers add counts by the share of rows; it is in each replica's L, and L is divided by the replicas.
@@ -90,6 +101,14 @@ def predict(model: Any, plan: Plan, x: Any) -> Any:
     with use(unshared(here.size, here.update, here.count, here.index)):
         outputs = call(model, gather_in(here, x), training=False)
     return keras.tree.map_structure(lambda output: output[here.first : here.first + here.rows], outputs)
+
+
+def _bytes(tree: Any) -> int:
+    import keras
+    from keras.src import backend
+
+    tensors = [tensor for tensor in keras.tree.flatten(tree) if tensor is not None]
+    return sum(size_of(tensor) * np.dtype(backend.standardize_dtype(tensor.dtype)).itemsize for tensor in tensors)
 
 
 def gather_in(here: Sharding, tree: Any) -> Any:
