@@ -37,6 +37,7 @@ def check(
             parts = _rows_of(sample if training else sample[:1], size, adapter)
             update = [adapter.put(batch) for batch in parts]
             if update and adapter.shares(update) and not adapter.plan.whole:
+                gathered_bytes.update(shares=0, whole=0)
                 _check(adapter, update, training)
                 if training and not adapter.plan.gathered_bytes:
                     gathered = gathered_bytes["whole" if adapter.plan.whole else "shares"] * len(update)
