@@ -111,7 +111,8 @@ def test_train_hands_everything_to_the_library(capsys, trained):
         "--device-kind", "cpu", "--batch-size", "32", "--epochs", "3", "--seed", "5", "--set", "learning_rate=0.1",
         "--python", "jax=/opt/python", "--initial-weights", "w.safetensors", "--out", "here", "--dry-run",
         "--track", "as-shipped", "--loss-gather", "on", "--sink", "csv", "--sink", "tensorboard",
-        "--steps-per-epoch", "7", "--max-steps", "9", "--max-time", "2h", "--validate-every", "2", "--scale-lr", "sqrt", "--warmup-epochs", "1",
+        "--steps-per-epoch", "7", "--max-steps", "9", "--max-time", "2h", "--validate-every", "2",
+        "--scale-lr", "sqrt", "--warmup-epochs", "1",
         "--on-nan", "continue", "--checkpoint-every", "1epoch", "--keep", "2", "--keep-best", "val_loss",
     )  # fmt: skip
     (recipe,), named = trained[0]
