@@ -76,6 +76,6 @@ def test_gradients_travel_once_for_an_update_of_several_batches(ran, backend, de
         elif updates:  # before the first, steps were traced to compare shares with the whole
             updates[-1].append(int(line))
     assert updates
-    for exchanges in updates:
+    for exchanges in updates[1:] or updates:  # with the first, DDP may take a step that is dropped
         (gradient,) = [size for size in exchanges if size > SMALL]
         assert 4 * PARAMETERS <= gradient <= 4 * PARAMETERS + SMALL
