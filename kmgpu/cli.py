@@ -82,6 +82,10 @@ TrackOrNone = Annotated[
         help="same-math: one mathematics everywhere. as-shipped: each framework's own habits on several devices.",
     ),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Threads, over all processes, that read rows.", show_default="one in each process"),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -132,6 +136,7 @@ def train(
         typer.Option(metavar="stop|continue", help="What follows a loss that is not a number.", show_default="stop"),
     ] = None,
     seed: SeedOrNone = None,
+    workers: Workers = None,
     settings: Settings = None,
     python: Pythons = None,
     initial_weights: Annotated[
@@ -198,6 +203,7 @@ def train(
             warmup_epochs=warmup_epochs,
             on_nan=on_nan,
             seed=seed,
+            workers=workers,
             settings=given,
             python=_pythons(python),
             initial_weights=initial_weights,
@@ -256,6 +262,7 @@ def compare(
     ] = None,
     epochs: Epochs = None,
     seed: Seed = 0,
+    workers: Workers = None,
     settings: Settings = None,
     python: Pythons = None,
     price: Annotated[
@@ -297,6 +304,7 @@ def compare(
             batch_size=batch_size,
             epochs=epochs,
             seed=seed,
+            workers=workers,
             python=_pythons(python),
             device_kind=device_kind,
             track=track,

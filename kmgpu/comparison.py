@@ -108,6 +108,7 @@ def compare(
     track: str = "same-math",
     loss_gather: str = "auto",
     price: bool = False,
+    workers: int | None = None,
     parity: bool = True,
     out: str | os.PathLike[str] | None = None,
     show: Callable[[str], None] = lambda line: None,
@@ -131,6 +132,7 @@ def compare(
         studies.check_count(option, count)
     if scaling == "weak":
         batch_size = _batch_per_device(card, chosen, batch_size)
+    training.check_workers(workers)
     training.check_track(track)
     training.check_loss_gather(loss_gather)
     interpreters = {backend: environment.interpreter(backend, python) for backend in backends}
@@ -143,7 +145,7 @@ def compare(
         "recipe": str(path), "backends": list(backends), "devices": list(devices), "scaling": scaling,
         "repeats": repeats, "settings": chosen, "batch_size": batch_size, "epochs": epochs, "seed": seed,
         "device_kind": kinds[0], "track": track, "loss_gather": loss_gather, "python": interpreters,
-        "parity": parity, "price": price,
+        "parity": parity, "price": price, "workers": workers,
         "runs": [cell.name for cell in cells],
     }  # fmt: skip
     study = studies.create(Path(out) if out else studies.default_path("studies", card.name), asked)
@@ -161,7 +163,7 @@ def compare(
 
     common = {
         "settings": chosen, "epochs": epochs, "seed": seed, "python": dict(python or {}), "device_kind": device_kind,
-        "loss_gather": loss_gather,
+        "loss_gather": loss_gather, "workers": workers,
     }  # fmt: skip
     done: list[runs.Run] = []
     weights = None

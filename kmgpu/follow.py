@@ -20,6 +20,7 @@ from kmgpu.rundir import RunDir
 Sink = Callable[[dict[str, Any]], None]
 EPOCH_LINES = 50  # so many lines for the epochs of a run, and beyond that at most one each so many seconds:
 EPOCH_LINE_SECONDS = 60.0
+TOLD_STALL = 0.05  # part of an epoch's time spent waiting for data, above which its line says so
 
 
 class Follower:
@@ -187,7 +188,10 @@ def lines(event: dict[str, Any], rate: Rate) -> list[str]:
         metrics = "  ".join(f"{name} {number(value)}" for name, value in event["metrics"].items())
         pace = f"  {speed:,.0f} samples/s" if speed else ""
         width = len(str(rate.epochs))
-        return [f"epoch {event['epoch'] + 1:>{width}}/{rate.epochs}  {metrics}  {event['seconds']:.1f} s{pace}"]
+        stall = event.get("waiting_seconds", 0.0) / event["seconds"] if event["seconds"] else 0.0
+        waits = f"  waits for data {stall:.0%}".replace("%", " %") if stall > TOLD_STALL else ""
+        place = f"{event['epoch'] + 1:>{width}}/{rate.epochs}"
+        return [f"epoch {place}  {metrics}  {event['seconds']:.1f} s{pace}{waits}"]
     return []
 
 

@@ -16,7 +16,7 @@ from kmgpu.rundir import RunDir
 
 FREE = (
     "backend", "strategy", "devices", "device_ids", "device_kind", "python", "epochs", "checkpoints",
-    "max_steps", "max_seconds", "validate_every", "on_nan",
+    "max_steps", "max_seconds", "validate_every", "on_nan", "workers",
 )  # may change
 OWN = ("recipe", "initial_weights", "max_steps", "max_seconds")  # of the run before, and not of the one that goes on
 

@@ -86,6 +86,7 @@ def train(
     scale_lr: str | None = None,
     warmup_epochs: int | None = None,
     on_nan: str | None = None,
+    workers: int | None = None,
     checkpoint_every: str | None = None,
     keep: int | None = None,
     keep_best: str | None = None,
@@ -98,7 +99,8 @@ def train(
     """Train a recipe, given by name or file, and return its result; None after a dry run.
 
     ``batch_size`` is global. ``settings`` are keyword arguments of the recipe function. ``max_time`` is a text such as
-    "1h30m", or seconds. ``resume`` is a run to go on with, or one of its checkpoints: what is not given is then as it
+    "1h30m", or seconds. ``workers`` threads, over all processes, read rows, or batches of a PyDataset; one in each
+    process if left out. ``resume`` is a run to go on with, or one of its checkpoints: what is not given is then as it
     was there. ``sinks`` are names such as "csv", or functions that get each record of the run. ``show`` gets the lines
     for the user. Raises UsageError or MissingEnvironment before anything starts, RunFailed when a process stops.
     """
@@ -107,6 +109,7 @@ def train(
         "backend": backend, "strategy": strategy, "devices": devices, "device_ids": device_ids,
         "device_kind": device_kind, "batch_size": batch_size, "epochs": epochs, "seed": seed, "settings": settings,
         "python": python, "initial_weights": initial_weights, "loss_gather": loss_gather, "track": track,
+        "workers": workers,
         "checkpoints": checkpoint_wishes(checkpoint_every, keep, keep_best),
         **pace(
             steps_per_epoch=steps_per_epoch, max_steps=max_steps, max_time=max_time, validate_every=validate_every,
@@ -165,6 +168,7 @@ def make_job(
     seed = fields.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
         raise UsageError(f"--seed is {seed!r}; it is a whole number from 0 to {2**31 - 1}")
+    check_workers(fields.get("workers"))
     check_track(fields.get("track", TRACKS[0]))
     check_loss_gather(fields.get("loss_gather", "auto"))
     kind, count, ids = environment.resolve_devices(device_kind, devices, device_ids)
@@ -201,6 +205,11 @@ def checkpoint_wishes(every: str | None, keep: int | None, keep_best: str | None
         "best": None if keep_best is None else checkpoints.best(keep_best),
     }  # fmt: skip
     return {name: value for name, value in wishes.items() if value is not None}
+
+
+def check_workers(workers: Any) -> None:
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
+        raise UsageError(f"--workers is {workers!r}; it is a number of threads")
 
 
 def check_track(track: str) -> None:

@@ -21,13 +21,13 @@ from kmgpu.rundir import RunDir
 
 PROJECT = Path(__file__).parents[1]
 OPTIONS = {
-    "train": "--backend --strategy --devices --device-ids --device-kind --track --batch-size --epochs --seed --set "
-    "--steps-per-epoch --max-steps --max-time --validate-every --scale-lr --warmup-epochs --on-nan "
+    "train": "--backend --strategy --devices --device-ids --device-kind --track --batch-size --epochs --seed "
+    "--workers --set --steps-per-epoch --max-steps --max-time --validate-every --scale-lr --warmup-epochs --on-nan "
     "--python --loss-gather --initial-weights --checkpoint-every --keep --keep-best --resume --out --sink --quiet "
     "--json --dry-run",
     "replay": "--sink",
-    "compare": "--backends --devices --scaling --repeats --device-kind --track --batch-size --epochs --seed --set "
-    "--python --loss-gather --price --no-parity --out --quiet",
+    "compare": "--backends --devices --scaling --repeats --device-kind --track --batch-size --epochs --seed "
+    "--workers --set --python --loss-gather --price --no-parity --out --quiet",
     "parity": "--backends --devices --steps --dtype --keep-random --device-kind --track --batch-size --seed --set "
     "--python --loss-gather --out --quiet",
     "evaluate": "--data --backend --devices --device-kind --batch-size --python",
@@ -114,6 +114,7 @@ def test_train_hands_everything_to_the_library(capsys, trained):
         "--steps-per-epoch", "7", "--max-steps", "9", "--max-time", "2h", "--validate-every", "2",
         "--scale-lr", "sqrt", "--warmup-epochs", "1",
         "--on-nan", "continue", "--checkpoint-every", "1epoch", "--keep", "2", "--keep-best", "val_loss",
+        "--workers", "4",
     )  # fmt: skip
     (recipe,), named = trained[0]
     assert code == 0 and recipe == "digits_mlp" and callable(named.pop("show"))
@@ -121,6 +122,7 @@ def test_train_hands_everything_to_the_library(capsys, trained):
         "backend": "jax", "strategy": "data_parallel", "devices": 2, "device_ids": None, "device_kind": "cpu",
         "track": "as-shipped", "loss_gather": "on",
         "checkpoint_every": "1epoch", "keep": 2, "keep_best": "val_loss", "resume": None,
+        "workers": 4,
         "batch_size": 32, "epochs": 3, "seed": 5, "settings": {"learning_rate": 0.1}, "python": {"jax": "/opt/python"},
         "initial_weights": Path("w.safetensors"), "out": Path("here"), "dry_run": True,
         "sinks": ["csv", "tensorboard"], "steps_per_epoch": 7, "max_steps": 9, "max_time": "2h", "validate_every": 2,

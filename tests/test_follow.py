@@ -132,3 +132,15 @@ def test_lines_count_in_english():
 )
 def test_a_small_loss_is_not_zero(value, text):
     assert follow.number(value) == text
+
+
+@pytest.mark.parametrize("waiting, told", [(0.02, ""), (0.5, "  waits for data 25 %")])
+def test_an_epoch_that_waited_for_its_data_says_so(waiting, told):
+    event = {"event": "epoch", "epoch": 0, "seconds": 2.0, "waiting_seconds": waiting, "metrics": {"loss": 1.0}}
+    (line,) = follow.lines(event, follow.Rate())
+    assert line.endswith(f"2.0 s{told}")
+
+
+def test_a_stream_of_unknown_length_is_told_as_one():
+    text = "\n".join(follow.start_lines({**START, "epochs": 2, "steps_per_epoch": None, "rows": None}))
+    assert "unknown steps per epoch, 2 epochs, batches of a stream" in text

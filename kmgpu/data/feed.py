@@ -10,14 +10,17 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from kmgpu.data.ahead import Ahead
 from kmgpu.data.loader import Batch, updates
-from kmgpu.data.source import Source
+from kmgpu.data.source import Arrays, Source
 
 Update = tuple[Batch, ...]
 Updates = Generator[Update, None, None]
+MOST_LABEL_BYTES = 1 << 28  # that are looked through before training
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,9 @@ class Feed(Protocol):
 
     def first(self) -> Update:
         """Return the first update of epoch 0, which is kept for ``epoch``."""
+
+    def labels(self) -> Any:
+        """Return the y of all rows where that is one array in memory, or else of some rows."""
 
     def epoch(self, number: int, start: int = 0) -> Ahead[Update]:
         """Begin an epoch at a step; close it where it is not read to its end."""
@@ -89,6 +95,10 @@ class RowFeed:
             items = self._updates(0, 0)
             self._begun = next(items), items
         return self._begun[0]
+
+    def labels(self) -> Any:
+        y = self._source.fields[1] if isinstance(self._source, Arrays) else None
+        return y if isinstance(y, np.ndarray) and y.nbytes <= MOST_LABEL_BYTES else self.first()[0].y
 
     def epoch(self, number: int, start: int = 0) -> Ahead[Update]:
         begun, self._begun = self._begun, None

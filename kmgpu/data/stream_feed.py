@@ -70,6 +70,9 @@ class StreamFeed:
             self.sizes = (self.batch_size,)
         return self._begun[0]
 
+    def labels(self) -> Any:
+        return self.first()[0].y
+
     def epoch(self, number: int, start: int = 0) -> Ahead[Update]:
         begun, self._begun = self._begun, None
         if begun is not None and (number, start) == (0, 0):
@@ -183,6 +186,9 @@ class SentFeed:
             self.batch_size = self._begun[0][0].update_size
             self.sizes = (self.batch_size,)
         return self._begun[0]
+
+    def labels(self) -> Any:
+        return self.first()[0].y
 
     def epoch(self, number: int, start: int = 0) -> Ahead[Update]:
         begun, self._begun = self._begun, None

@@ -63,14 +63,7 @@ def _begin(run: Run) -> tuple[str, Beside]:
     Returns the hash of the initial weights, and what looks at training.
     """
     adapter, train, validation = run.adapter, run.train, run.validation
-    first = train.first()  # the model is built for it
-    if validation is not None:
-        validation.first()
-    options = {
-        "loss_gather": run.job.loss_gather, "track": run.job.track,
-        "sizes": train.sizes, "evaluated": () if validation is None else validation.sizes,
-    }  # fmt: skip
-    notes = adapter.prepare(run.recipe, first, options)
+    notes = _prepare(run)
     rate = rates.scale(run)  # which a checkpoint overrules
     before = resuming.restore(run) if run.job.resume is not None else None
     initial = before["initial_weights"] if before else weights.initialise(adapter, run.job, run.rundir)
@@ -93,6 +86,25 @@ def _begin(run: Run) -> tuple[str, Beside]:
     for note in callbacks.notes():
         run.record("note", text=note)
     return initial, Beside(saver, callbacks, rate)
+
+
+def _prepare(run: Run) -> list[str]:
+    """Build the model for the first updates, and check that the data are what it needs; returns notes for the user."""
+    adapter, model, tools = run.adapter, run.recipe.model, run.adapter.tools
+    feeds = [("train", run.train)] + ([] if run.validation is None else [("validation", run.validation)])
+    firsts = [feed.first() for _, feed in feeds]
+    for (what, _), first in zip(feeds, firsts, strict=True):
+        tools.check_targets(model, first[0], what)
+    options = {
+        "loss_gather": run.job.loss_gather, "track": run.job.track,
+        "sizes": run.train.sizes, "evaluated": () if run.validation is None else run.validation.sizes,
+    }  # fmt: skip
+    notes = adapter.prepare(run.recipe, firsts[0], options)
+    for (what, feed), first in zip(feeds, firsts, strict=True):
+        tools.check_labels(model, feed.labels(), what)
+        with adapter.scope():
+            tools.check_validation(model, firsts[0][0], first[0])
+    return notes
 
 
 def _epoch(run: Run, progress: Progress, beside: Beside, seen: set[Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ FLOATS = "float32"  # what files hold instead of bfloat16, which is no type of N
 def evaluate(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Feed, record: Callable) -> None:
     """Write evaluation.json: loss and metrics over all rows, each counted once."""
     (first,) = rows.first()
+    adapter.tools.check_targets(recipe.model, first, job.options["data"])
     started = _prepare(job, adapter, recipe, first, {"evaluated": rows.sizes}, record)
     metrics, count = loop.evaluate(adapter, rows)
     if adapter.process == 0:

@@ -11,15 +11,17 @@ from kmgpu import Recipe
 class Batches(keras.utils.PyDataset):
     """Batches of R0 by index; notes down which process reads which, and which ends an epoch when."""
 
-    def __init__(self, rows, batch, log, **kwargs):
+    def __init__(self, rows, batch, log, bad_batch=-1, **kwargs):
         super().__init__(**kwargs)
-        self.rows, self.batch, self.log = rows, batch, log
+        self.rows, self.batch, self.log, self.bad_batch = rows, batch, log, bad_batch
 
     def __len__(self):
         return -(-self.rows // self.batch)
 
     def __getitem__(self, number):
         write(self.log, f"batch {number}")
+        if number == self.bad_batch:
+            raise ValueError(f"bad batch {number}")
         return rows_of(number * self.batch, min(self.rows, (number + 1) * self.batch))
 
     def on_epoch_end(self):
@@ -73,13 +75,13 @@ KINDS = {
 
 def recipe(
     *, kind="py_dataset", rows=10, batch=4, epochs=1, log="", validation_rows=0, validation_log="", steps_per_epoch=0,
-    validation_steps=0,
+    validation_steps=0, bad_batch=-1,
 ):  # fmt: skip
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     model.compile(optimizer=keras.optimizers.SGD(0.25), loss="mse")
     return Recipe(
         model,
-        train=KINDS[kind](rows, batch, log),
+        train=Batches(rows, batch, log, bad_batch) if bad_batch >= 0 else KINDS[kind](rows, batch, log),
         validation=KINDS[kind](validation_rows, batch, validation_log) if validation_rows else None,
         batch_size=batch,
         epochs=epochs,

@@ -44,12 +44,12 @@ def build(model: Any, sample: Batch, scored: bool = True) -> Copies:
         if scored:
             model._symbolic_build(data_batch=trees)
         else:
-            model(keras.tree.map_structure(_spec, trees[0]))
+            model(keras.tree.map_structure(spec, trees[0]))
     except (MemoryError, UsageError):
         raise
     except Exception as error:  # whatever Keras or a layer of the user's raises for data of another shape
         traceback.print_exception(error)
-        raise UsageError(f"the model cannot be built for the recipe's data: {_core(str(error))}") from error
+        raise UsageError(f"the model cannot be built for the recipe's data: {core(str(error))}") from error
     if not model.trainable_variables:
         raise UsageError("the recipe's model has no trainable weights")
     with perturbed(model):  # weights of zero look like slots of zero
@@ -115,13 +115,14 @@ def assigned(model: Any) -> list[Any]:
     return [*assigned_weights(model), *model.non_trainable_variables, *model.metrics_variables]
 
 
-def _spec(array: np.ndarray) -> Any:
+def spec(array: np.ndarray) -> Any:
+    """Return a symbolic tensor like an array."""
     import keras
 
     return keras.KerasTensor(array.shape, keras.backend.standardize_dtype(array.dtype))
 
 
-def _core(message: str) -> str:
+def core(message: str) -> str:
     """Return one line of an error of Keras, which puts what matters in bold, into several lines."""
     bold = re.search(r"\x1b\[1m(.*?)\x1b\[0m", message, re.DOTALL)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", bold.group(1) if bold else message)
