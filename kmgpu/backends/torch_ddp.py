@@ -90,7 +90,11 @@ class Adapter:
 
     def put(self, batch: Batch) -> Any:
         def tensor(array: np.ndarray | None) -> torch.Tensor | None:
-            return None if array is None else torch.from_numpy(common.as_keras(array)).to(self._device)
+            if array is None:
+                return None
+            value = torch.from_numpy(common.as_keras(array))
+            # From pinned memory the copy goes on while the step before is computed; unverified on GPU.
+            return value if self._device == "cpu" else value.pin_memory().to(self._device, non_blocking=True)
 
         trees = [keras.tree.map_structure(tensor, tree) for tree in (batch.x, batch.y, batch.sample_weight)]
         return self.policy.on(self._sharding(batch)), trees

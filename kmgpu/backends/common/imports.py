@@ -35,7 +35,7 @@ def import_keras(backend: str) -> Any:
         lazy.__class__ = type("OnlyIfImported", (type(lazy),), {"available": imported})
     if keras.backend.backend() != backend:
         raise UsageError(f"Keras runs on {keras.backend.backend()!r} in this process, the run asked for {backend!r}")
-    sys.meta_path.insert(0, _WithoutDevices(others))
+    sys.meta_path.insert(0, WithoutDevices(others))
     keras.config.set_floatx("float32")
     keras.config.set_epsilon(1e-7)
     keras.config.set_image_data_format("channels_last")
@@ -54,6 +54,9 @@ def _blocked(names: set[str]) -> Iterator[None]:
         def create_module(self, spec: Any) -> Any:
             raise ModuleNotFoundError(f"{spec.name} is blocked while Keras is imported", name=spec.name)
 
+        def exec_module(self, module: Any) -> None:
+            """Never reached; without it the import system would ask for an older protocol."""
+
     blocker = Blocker()
     sys.meta_path.insert(0, blocker)
     try:
@@ -62,7 +65,7 @@ def _blocked(names: set[str]) -> Iterator[None]:
         sys.meta_path.remove(blocker)
 
 
-class _WithoutDevices(importlib.abc.MetaPathFinder):
+class WithoutDevices(importlib.abc.MetaPathFinder):
     """Lets a recipe bring another framework for its data (tf.data, say) and hides the devices of the run from it."""
 
     def __init__(self, names: set[str]):
@@ -78,7 +81,8 @@ class _WithoutDevices(importlib.abc.MetaPathFinder):
         load = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
-            with _blocked({"jax", "jaxlib"} - sys.modules.keys()):  # tensorflow.lite imports JAX where there is one
+            # tensorflow.lite imports JAX where there is one
+            with _blocked({"jax", "jaxlib"} - {*FRAMEWORKS[name], *sys.modules}):
                 load(module)
             _HIDE[name](module)
 
