@@ -56,6 +56,7 @@ def fold(events: list[dict[str, Any]]) -> dict[str, Any]:
             "steady_seconds": sum(window["seconds"] for window in steady),
             "steady_steps": sum(window["steps"] for window in steady),
             "steady_samples": sum(window["samples"] for window in steady),
+            "waiting_seconds": sum(window.get("waiting_seconds", 0.0) for window in steady),
             "compiling_seconds": sum(window["seconds"] for window in windows if window["compiling"]),
             "step_seconds": [window["seconds"] / window["steps"] for window in steady],
         },

@@ -237,6 +237,12 @@ def test_a_machine_that_was_busy_before_the_first_run_is_named(make):
     assert "busy before the first run (load 4.4 on 2 cores)" in tables.remarks([run], statistics.rows([run]))[0]
 
 
+def test_a_run_that_waited_for_its_data_is_named(make):
+    run = make()
+    run.outcome["timings"]["waiting_seconds"] = 0.3 * run.outcome["timings"]["steady_seconds"]
+    assert "waited for its data 30% of the time" in tables.remarks([run], statistics.rows([run]))[0]
+
+
 def test_runs_of_one_window_say_why_they_have_no_step_time(make):
     run = make(epochs=1)
     assert "every window held a compilation" in tables.remarks([run], statistics.rows([run]))[0]

@@ -80,6 +80,13 @@ def samples_per_second(run: Run) -> float | None:
     return _times(run)["steady_samples"] / steps / seconds if seconds and steps else None
 
 
+def stall(run: Run) -> float | None:
+    """Return the part of the steady time that process 0 waited for data."""
+    times = _times(run)
+    seconds = times.get("steady_seconds")
+    return times.get("waiting_seconds", 0.0) / seconds if seconds else None
+
+
 def first_step_seconds(run: Run) -> float | None:
     """Return the seconds from launch to the end of the first step: imports, data, compilation."""
     launched, first = run.outcome.get("launched_time"), _times(run).get("first_step_time")

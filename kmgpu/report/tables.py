@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from kmgpu.report.runs import Run
-from kmgpu.report.statistics import Row
+from kmgpu.report.statistics import Row, stall
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FORMAT = 1  # version of comparison.json
 WIDE = 110  # terminal columns from which every column has its place
 FREE_LUNCH = 1.03  # efficiency above this is an error until explained
+TOLD_STALL = 0.05  # part of the time that a run waited for its data, from which it is told
 BUSY = 0.5  # load for each core, before the first run, from which times are not to be trusted
 
 
@@ -29,10 +30,14 @@ def heading(runs: Sequence[Run], scaling: str) -> list[str]:
         f"{job.recipe_name}: {_scaling(scaling, start.get('batch_size'), job.devices)}.",
         f"Devices: {_devices(first)}.",
         f"Held equal: {_held_equal([run for run in runs if run.ok], scaling)}.",
-        f"Trained: {start.get('epochs')} epoch{_plural(start.get('epochs'))} of {start.get('rows')} rows, "
+        f"Trained: {start.get('epochs')} epoch{_plural(start.get('epochs'))} of {_rows(start.get('rows'))}, "
         f"seed {job.seed}, learning rate {_rate(start.get('learning_rate'))}, {job.track} track{_precision(runs)}.",
         f"Versions: {_versions(runs)}.",
     ]
+
+
+def _rows(rows: int | None) -> str:
+    return "a stream" if rows is None else f"{rows} rows"
 
 
 def remarks(runs: Sequence[Run], rows: Sequence[Row]) -> list[str]:
@@ -42,6 +47,10 @@ def remarks(runs: Sequence[Run], rows: Sequence[Row]) -> list[str]:
     load, cores = runs[0].environment.get("load_average"), runs[0].environment.get("cores")
     if load and cores and load[0] > BUSY * cores:  # of later runs the load is partly our own
         said.append(f"the machine was busy before the first run (load {load[0]:.1f} on {cores} cores): measure again")
+    for run in runs:
+        part = stall(run)
+        if part is not None and part > TOLD_STALL:
+            said.append(f"{run.name} waited for its data {part:.0%} of the time: its speed is that of the reading")
     for row in rows:
         if row.speedup is not None and row.speedup > FREE_LUNCH * row.devices:
             said.append(
