@@ -20,7 +20,7 @@ cells.add("mean", "policies", settings={**PLAIN, "learning_rate": RATE}, initial
 for count in cells.DEVICES:
     settings = {**PLAIN, "learning_rate": RATE / count, "gradient_reduction": "sum"}
     cells.add("sum", "policies", (count,), settings=settings, initial_weights=START)
-cells.add("accumulated", "policies", settings={**PLAIN, "accumulate": 4}, initial_weights=START)
+cells.add("policies-accumulated", "policies", settings={**PLAIN, "accumulate": 4}, initial_weights=START)
 coupled = {**PLAIN, "accumulate": 2, "coupled": True}
 cells.add("accumulated-coupled", "policies", settings=coupled, initial_weights=START)
 cells.add("counted", "counted", (2, 4), settings={"path": "FOLDER/exchanged.txt"}, order=2)
@@ -56,7 +56,7 @@ def test_a_run_says_in_its_first_lines_that_gradients_are_summed(ran, backend, d
 
 @everywhere
 def test_an_accumulated_update_is_that_of_the_whole_batch(ran, backend, devices):
-    assert_alike(ran(backend, "accumulated", devices), ran("jax", "mean", 1))
+    assert_alike(ran(backend, "policies-accumulated", devices), ran("jax", "mean", 1))
 
 
 @everywhere
