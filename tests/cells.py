@@ -153,7 +153,7 @@ class Contract:
         while waiting:
             attempt += 1
             folder = self._folder / f"{backend}-{attempt}"
-            rundirs = [self._create(cell, backend, folder) for cell in waiting]
+            rundirs = [self._create(cell, backend, folder, done) for cell in waiting]
             error, shown = launch(rundirs)
             for cell, rundir in zip(waiting, rundirs, strict=True):
                 outcome = rundir.outcome()
@@ -166,7 +166,7 @@ class Contract:
                 assert error is None, f"all runs of {folder} were done, and then: {error}"
         return done
 
-    def _create(self, cell: Cell, backend: str, folder: Path) -> RunDir:
+    def _create(self, cell: Cell, backend: str, folder: Path, done: dict[tuple[str, int], Ran | str]) -> RunDir:
         path = folder / f"{cell.name}-{cell.devices}"
         fields = dict(cell.fields)
         inputs = fields.pop("inputs", None)
@@ -178,7 +178,9 @@ class Contract:
         if callable(fields.get("initial_weights")):
             fields["initial_weights"] = fields["initial_weights"](folder.parent / f"{cell.name}-initial.safetensors")
         if "resume" in fields:  # a checkpoint of a cell before this one, as "cell-2/checkpoints/step-00000007"
-            fields["resume"] = str(folder / fields["resume"])
+            before = {run.rundir.path.name: run.rundir.path for run in done.values() if isinstance(run, Ran)}
+            place, _, checkpoint = fields["resume"].partition("/")
+            fields["resume"] = str(before.get(place, folder / place) / checkpoint)
         job = training.make_job(
             RECIPES / f"{cell.recipe}.py", backend=backend, devices=cell.devices, device_kind="cpu", **fields
         )
