@@ -55,7 +55,7 @@ BRANCHES = {  # of a cell: weights whose columns are branches, and the branches'
     "norms": {"dense/kernel": ("plain", "renormalised")},
     "norms-of-replicas": {"dense/kernel": ("plain", "renormalised")},
     "all-metrics": {"dense/kernel": ()},
-    "accumulated": {"dense/kernel": ("plain", "weighted")},
+    "accumulated-whole": {"dense/kernel": ("plain", "weighted")},
 }
 
 cells.add("reductions", "reductions")
@@ -68,7 +68,7 @@ cells.add("norms-of-replicas", "norms", devices=(2,), settings={"batch_norm": "r
 cells.add("couples-rows", "coupled_rows")
 cells.add("remembers-rows", "coupled_rows", settings={"kind": "state"}, devices=(1, 2))
 cells.add("optimizers", "many_optimizers")
-cells.add("accumulated", "accumulated")
+cells.add("accumulated-whole", "accumulated")
 cells.add("not-accumulated", "accumulated", settings={"accumulate": 1}, devices=(1,), backends=("jax",))
 cells.add("all-metrics", "all_metrics", devices=(1, 2))
 cells.add("own-metrics", "own_metrics")
@@ -130,7 +130,7 @@ FEATURES = (
     Feature("moving averages of weights (EMA)", "optimizers", ("ema", "ema_overwrites")),
     Feature("schedules of the learning rate", "optimizers", ("schedule",)),
     Feature("`gradient_accumulation_steps` of the optimizer", "optimizers", ("accumulates",)),
-    Feature("`accumulate=3` of the recipe is the whole batch", "accumulated", reference=("not-accumulated", 1)),
+    Feature("`accumulate=3` of the recipe is the whole batch", "accumulated-whole", reference=("not-accumulated", 1)),
     Feature("every metric class, in training and validation", "all-metrics", devices=(1, 2)),
     Feature("a metric of your own (a maximum), a metric function", "own-metrics", ("a_largest", "a_spread"), GATHERED),
     Feature("losses of each output beside a metric of your own", "own-metrics", ("a", "b"), GATHERED),
