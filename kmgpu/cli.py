@@ -88,6 +88,24 @@ Workers = Annotated[
 ]
 
 
+Randomness = Annotated[
+    str,
+    typer.Option(
+        metavar="native|portable",
+        help="native: each framework's own random numbers. portable: the same numbers on all, for each sample.",
+    ),
+]
+
+
+RandomnessOrNone = Annotated[
+    str | None,
+    typer.Option(
+        metavar="native|portable", show_default="native",
+        help="native: each framework's own random numbers. portable: the same numbers on all, for each sample.",
+    ),
+]
+
+
 @app.callback(invoke_without_command=True)
 def _kmgpu(
     context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
@@ -113,6 +131,7 @@ def train(
     ] = None,
     device_kind: DeviceKindOrNone = None,
     track: TrackOrNone = None,
+    randomness: RandomnessOrNone = None,
     loss_gather: LossGatherOrNone = None,
     batch_size: BatchSize = None,
     epochs: Epochs = None,
@@ -192,6 +211,7 @@ def train(
             device_ids=ids,
             device_kind=device_kind,
             track=track,
+            randomness=randomness,
             loss_gather=loss_gather,
             batch_size=batch_size,
             epochs=epochs,
@@ -256,6 +276,7 @@ def compare(
     repeats: Annotated[int, typer.Option(metavar="R", help="Fresh processes for each cell of the grid.")] = 1,
     device_kind: DeviceKind = "auto",
     track: Track = "same-math",
+    randomness: Randomness = "native",
     loss_gather: LossGather = "auto",
     batch_size: Annotated[
         int | None, typer.Option(metavar="B", help="Global batch; under weak scaling the batch of each device.")
@@ -308,6 +329,7 @@ def compare(
             python=_pythons(python),
             device_kind=device_kind,
             track=track,
+            randomness=randomness,
             loss_gather=loss_gather,
             price=price,
             parity=not no_parity,
@@ -340,6 +362,7 @@ def parity(
     ] = False,
     device_kind: DeviceKind = "auto",
     track: Track = "same-math",
+    randomness: Randomness = "native",
     loss_gather: LossGather = "auto",
     batch_size: BatchSize = None,
     seed: Seed = 0,
@@ -378,6 +401,7 @@ def parity(
         device_kind=device_kind,
         keep_random=keep_random,
         track=track,
+        randomness=randomness,
         loss_gather=loss_gather,
         out=out,
         show=_show(quiet),

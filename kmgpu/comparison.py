@@ -106,6 +106,7 @@ def compare(
     python: Mapping[str, str] | None = None,
     device_kind: str = "auto",
     track: str = "same-math",
+    randomness: str = "native",
     loss_gather: str = "auto",
     price: bool = False,
     workers: int | None = None,
@@ -134,6 +135,7 @@ def compare(
         batch_size = _batch_per_device(card, chosen, batch_size)
     training.check_workers(workers)
     training.check_track(track)
+    training.check_randomness(randomness, track)
     training.check_loss_gather(loss_gather)
     interpreters = {backend: environment.interpreter(backend, python) for backend in backends}
     kinds = [environment.resolve_devices(device_kind, count)[0] for count in devices]
@@ -144,8 +146,8 @@ def compare(
     asked = {
         "recipe": str(path), "backends": list(backends), "devices": list(devices), "scaling": scaling,
         "repeats": repeats, "settings": chosen, "batch_size": batch_size, "epochs": epochs, "seed": seed,
-        "device_kind": kinds[0], "track": track, "loss_gather": loss_gather, "python": interpreters,
-        "parity": parity, "price": price, "workers": workers,
+        "device_kind": kinds[0], "track": track, "randomness": randomness, "loss_gather": loss_gather,
+        "python": interpreters, "parity": parity, "price": price, "workers": workers,
         "runs": [cell.name for cell in cells],
     }  # fmt: skip
     study = studies.create(Path(out) if out else studies.default_path("studies", card.name), asked)
@@ -157,13 +159,13 @@ def compare(
         smallest = batch_size * min(devices) if scaling == "weak" and batch_size is not None else batch_size
         proof = proofs.prove(
             path, backends=backends, devices=devices, settings=chosen, batch_size=smallest, seed=seed,
-            python=dict(python or {}), device_kind=device_kind, loss_gather=loss_gather, out=study / "parity",
-            show=show,
+            python=dict(python or {}), device_kind=device_kind, loss_gather=loss_gather, randomness=randomness,
+            out=study / "parity", show=show,
         )  # fmt: skip
 
     common = {
         "settings": chosen, "epochs": epochs, "seed": seed, "python": dict(python or {}), "device_kind": device_kind,
-        "loss_gather": loss_gather, "workers": workers,
+        "loss_gather": loss_gather, "workers": workers, "randomness": randomness,
     }  # fmt: skip
     done: list[runs.Run] = []
     weights = None
@@ -185,10 +187,11 @@ def compare(
 
 def _train(path: Path, cell: Cell, out: Path, *, first: bool, **arguments: Any) -> runs.Run:
     """Make one run and read it back, failed or not; raises what would be wrong with every other run too."""
+    randomness = arguments["randomness"] if cell.track == "same-math" else "native"
     try:
         training.train(
             str(path), backend=cell.backend, strategy=cell.strategy, devices=cell.devices, batch_size=cell.batch_size,
-            track=cell.track, checkpoint_every="never", out=str(out), **arguments,
+            track=cell.track, checkpoint_every="never", out=str(out), **{**arguments, "randomness": randomness},
         )  # fmt: skip
     except Interrupted:
         raise

@@ -210,10 +210,11 @@ def start_lines(event: dict[str, Any]) -> list[str]:
     shares = sorted(set(event["per_device_batch"]), reverse=True)
     rate, steps, rows = event["learning_rate"], event["steps_per_epoch"], event["rows"]
     before = event.get("resumed")
+    random = ", portable randomness" if event.get("randomness") == "portable" else ""
     precision = ", ".join(f"{name} {_switch(value)}" for name, value in event["precision"].items())
     return [
         devices,
-        f"{event['framework']}, strategy {event['strategy']}, track {event['track']}",
+        f"{event['framework']}, strategy {event['strategy']}, track {event['track']}{random}",
         f"global batch {event['batch_size']}, {' or '.join(map(str, shares))} per device, "
         f"{'unknown steps' if steps is None else counted(steps, 'step')} per epoch, "
         f"{counted(event['epochs'], 'epoch')}, {'batches of a stream' if rows is None else counted(rows, 'sample')}",

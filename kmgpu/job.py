@@ -36,6 +36,7 @@ class Job:
     seed: int = 0
     track: str = "same-math"
     loss_gather: str = "auto"
+    randomness: str = "native"  # "native": each framework's own numbers; "portable": the same numbers everywhere
     initial_weights: str | None = None  # safetensors file, keys "<index>/<path>"
     python: str | None = None  # interpreter of the workers; None is the running one
     workers: int = 0  # threads that read rows, over all processes; 0 is one in each

@@ -41,6 +41,7 @@ def parity(
     device_kind: str = "auto",
     keep_random: bool = False,
     track: str = "same-math",
+    randomness: str = "native",
     loss_gather: str = "auto",
     out: str | os.PathLike[str] | None = None,
     show: Callable[[str], None] = lambda line: None,
@@ -65,7 +66,8 @@ def parity(
     jobs = [
         training.make_job(
             recipe, backend=backend, devices=count, device_kind=device_kind, batch_size=batch_size, seed=seed,
-            settings=settings, python=python, track=track, loss_gather=loss_gather, mode="parity", options=options,
+            settings=settings, python=python, track=track, randomness=randomness, loss_gather=loss_gather,
+            mode="parity", options=options,
         )
         for backend, count in cells
     ]  # fmt: skip
@@ -73,7 +75,7 @@ def parity(
     asked = {
         "kind": "parity", "recipe": jobs[0].recipe, "recipe_name": jobs[0].recipe_name, "backends": list(backends),
         "devices": list(devices), "settings": jobs[0].settings, "batch_size": batch_size, "seed": seed,
-        "device_kind": jobs[0].device_kind, "track": track,
+        "device_kind": jobs[0].device_kind, "track": track, "randomness": randomness,
         "loss_gather": loss_gather, **options,
         "python": {job.backend: job.python for job in jobs},
         "reference": names[0],

@@ -25,6 +25,7 @@ from kmgpu.sinks import make as make_sinks
 
 DEFAULT_RECIPE = "digits_cnn"
 TRACKS = ("same-math", "as-shipped")
+RANDOMNESS = ("native", "portable")
 POLL_SECONDS = 0.1  # how often the events of a run are looked for
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL when workers are stopped
 STOP_SECONDS = 30.0  # the same, for workers that end their window and write a last checkpoint
@@ -79,6 +80,7 @@ def train(
     initial_weights: str | os.PathLike[str] | None = None,
     loss_gather: str | None = None,
     track: str | None = None,
+    randomness: str | None = None,
     steps_per_epoch: int | None = None,
     max_steps: int | None = None,
     max_time: str | float | None = None,
@@ -109,7 +111,7 @@ def train(
         "backend": backend, "strategy": strategy, "devices": devices, "device_ids": device_ids,
         "device_kind": device_kind, "batch_size": batch_size, "epochs": epochs, "seed": seed, "settings": settings,
         "python": python, "initial_weights": initial_weights, "loss_gather": loss_gather, "track": track,
-        "workers": workers,
+        "workers": workers, "randomness": randomness,
         "checkpoints": checkpoint_wishes(checkpoint_every, keep, keep_best),
         **pace(
             steps_per_epoch=steps_per_epoch, max_steps=max_steps, max_time=max_time, validate_every=validate_every,
@@ -170,6 +172,7 @@ def make_job(
         raise UsageError(f"--seed is {seed!r}; it is a whole number from 0 to {2**31 - 1}")
     check_workers(fields.get("workers"))
     check_track(fields.get("track", TRACKS[0]))
+    check_randomness(fields.get("randomness", RANDOMNESS[0]), fields.get("track", TRACKS[0]))
     check_loss_gather(fields.get("loss_gather", "auto"))
     kind, count, ids = environment.resolve_devices(device_kind, devices, device_ids)
     if initial_weights is not None and not Path(initial_weights).is_file():
@@ -210,6 +213,14 @@ def checkpoint_wishes(every: str | None, keep: int | None, keep_best: str | None
 def check_workers(workers: Any) -> None:
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
         raise UsageError(f"--workers is {workers!r}; it is a number of threads")
+
+
+def check_randomness(randomness: str, track: str) -> None:
+    if randomness not in RANDOMNESS:
+        known = list(RANDOMNESS)
+        raise UsageError(f"--randomness is {randomness!r}{nearest(randomness, known)}; it is {' or '.join(known)}")
+    if randomness == "portable" and track == "as-shipped":
+        raise UsageError("--randomness portable is no framework's own habit; leave it out, or use --track same-math")
 
 
 def check_track(track: str) -> None:

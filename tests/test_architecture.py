@@ -27,9 +27,9 @@ TABLE = {"kmgpu.backends", "kmgpu.backends.adapter"}
 ADAPTERS = {strategy.adapter: strategy.module for strategy in STRATEGIES}
 COMMON = {"kmgpu.backends.common"}
 PARTS = {  # the files of each adapter beside its own
-    "torch": {"kmgpu.backends.torch_devices"},
-    "tensorflow": {"kmgpu.backends.tf_devices", "kmgpu.backends.tf_programs"},
-    "jax": {"kmgpu.backends.jax_devices", "kmgpu.backends.jax_programs"},
+    "torch": {"kmgpu.backends.torch_devices", "kmgpu.backends.torch_random"},
+    "tensorflow": {"kmgpu.backends.tf_devices", "kmgpu.backends.tf_programs", "kmgpu.backends.tf_random"},
+    "jax": {"kmgpu.backends.jax_devices", "kmgpu.backends.jax_programs", "kmgpu.backends.jax_random"},
 }
 REPLACEMENTS = {"kmgpu.backends.replacements"}  # one file of functions for each framework, imported where it is used
 REPORT = {"kmgpu.report"}

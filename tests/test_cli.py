@@ -21,15 +21,15 @@ from kmgpu.rundir import RunDir
 
 PROJECT = Path(__file__).parents[1]
 OPTIONS = {
-    "train": "--backend --strategy --devices --device-ids --device-kind --track --batch-size --epochs --seed "
-    "--workers --set --steps-per-epoch --max-steps --max-time --validate-every --scale-lr --warmup-epochs --on-nan "
-    "--python --loss-gather --initial-weights --checkpoint-every --keep --keep-best --resume --out --sink --quiet "
-    "--json --dry-run",
+    "train": "--backend --strategy --devices --device-ids --device-kind --track --randomness --batch-size --epochs "
+    "--seed --workers --set --steps-per-epoch --max-steps --max-time --validate-every --scale-lr --warmup-epochs "
+    "--on-nan --python --loss-gather --initial-weights --checkpoint-every --keep --keep-best --resume --out --sink "
+    "--quiet --json --dry-run",
     "replay": "--sink",
-    "compare": "--backends --devices --scaling --repeats --device-kind --track --batch-size --epochs --seed "
-    "--workers --set --python --loss-gather --price --no-parity --out --quiet",
-    "parity": "--backends --devices --steps --dtype --keep-random --device-kind --track --batch-size --seed --set "
-    "--python --loss-gather --out --quiet",
+    "compare": "--backends --devices --scaling --repeats --device-kind --track --randomness --batch-size --epochs "
+    "--seed --workers --set --python --loss-gather --price --no-parity --out --quiet",
+    "parity": "--backends --devices --steps --dtype --keep-random --device-kind --track --randomness --batch-size "
+    "--seed --set --python --loss-gather --out --quiet",
     "evaluate": "--data --backend --devices --device-kind --batch-size --python",
     "predict": "--input --output --force --backend --devices --device-kind --batch-size --python",
     "recipes": "",
@@ -110,7 +110,8 @@ def test_train_hands_everything_to_the_library(capsys, trained):
         capsys, "train", "digits_mlp", "--backend", "jax", "--strategy", "data_parallel", "--devices", "2",
         "--device-kind", "cpu", "--batch-size", "32", "--epochs", "3", "--seed", "5", "--set", "learning_rate=0.1",
         "--python", "jax=/opt/python", "--initial-weights", "w.safetensors", "--out", "here", "--dry-run",
-        "--track", "as-shipped", "--loss-gather", "on", "--sink", "csv", "--sink", "tensorboard",
+        "--track", "as-shipped", "--randomness", "portable", "--loss-gather", "on",
+        "--sink", "csv", "--sink", "tensorboard",
         "--steps-per-epoch", "7", "--max-steps", "9", "--max-time", "2h", "--validate-every", "2",
         "--scale-lr", "sqrt", "--warmup-epochs", "1",
         "--on-nan", "continue", "--checkpoint-every", "1epoch", "--keep", "2", "--keep-best", "val_loss",
@@ -120,7 +121,7 @@ def test_train_hands_everything_to_the_library(capsys, trained):
     assert code == 0 and recipe == "digits_mlp" and callable(named.pop("show"))
     assert named == {
         "backend": "jax", "strategy": "data_parallel", "devices": 2, "device_ids": None, "device_kind": "cpu",
-        "track": "as-shipped", "loss_gather": "on",
+        "track": "as-shipped", "loss_gather": "on", "randomness": "portable",
         "checkpoint_every": "1epoch", "keep": 2, "keep_best": "val_loss", "resume": None,
         "workers": 4,
         "batch_size": 32, "epochs": 3, "seed": 5, "settings": {"learning_rate": 0.1}, "python": {"jax": "/opt/python"},
@@ -395,8 +396,9 @@ def test_parity_prints_the_matrix_and_hands_everything_to_the_library(capsys, mo
     assert (code, err) == (0, "") and recipe == "digits_mlp" and callable(named.pop("show"))
     assert named == {
         "backends": ["torch", "jax"], "devices": (1, 2), "steps": 2, "dtype": "float64", "keep_random": True,
-        "device_kind": "cpu", "track": "same-math", "loss_gather": "auto", "batch_size": 32, "seed": 5,
-        "settings": {"learning_rate": 0.1}, "python": {"jax": "/opt/python"}, "out": Path("here"),
+        "device_kind": "cpu", "track": "same-math", "randomness": "native", "loss_gather": "auto",
+        "batch_size": 32, "seed": 5, "settings": {"learning_rate": 0.1}, "python": {"jax": "/opt/python"},
+        "out": Path("here"),
     }  # fmt: skip
     assert "agrees" in out and "parity.md" in out
     assert "Same mathematics: 2 cells compute what torch on 1 device computes" in out

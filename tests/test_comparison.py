@@ -189,7 +189,7 @@ def test_the_very_cells_are_proved_before_the_first_run(train, recipe, prove):
     assert asked == {
         "recipe": recipe, "backends": ["torch", "jax"], "devices": [1, 2], "settings": {"learning_rate": 0.1},
         "batch_size": 32, "seed": 7, "python": {"jax": "/opt/python"}, "device_kind": "cpu", "loss_gather": "auto",
-        "out": result.path / "parity",
+        "randomness": "native", "out": result.path / "parity",
     }  # fmt: skip
     assert result.heading[1] == "Same mathematics proved: by a fake."
     assert json.loads((result.path / "comparison.json").read_text())["parity"]["ok"] is True

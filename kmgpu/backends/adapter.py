@@ -50,6 +50,7 @@ class Adapter(Protocol):
 
     model: Any  # once prepared
     policy: Any  # once prepared: common.Policy, for how many devices it computes what
+    words: Any  # the integers of its portable random numbers (common/draws.py)
     tools: Any  # kmgpu.backends.common: what is done with a Keras model in the same way on every backend
     devices: int
     process: int

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from kmgpu.backends import common
+from kmgpu.backends import common, jax_random
 from kmgpu.backends import jax_programs as programs
 from kmgpu.backends.adapter import Place, State, StepResult
 from kmgpu.backends.jax_devices import devices as all_devices
@@ -34,6 +34,7 @@ class Adapter:
     """DataParallel on the first ``devices`` devices of this process."""
 
     tools = common
+    words = jax_random
     one_process_per_device = False
     not_in_callbacks: tuple[str, ...] = ()
     process, processes = 0, 1
@@ -147,7 +148,7 @@ class Adapter:
             return jax.device_put(array, self._rows)
 
         trees = keras.tree.map_structure(place, (batch.x, batch.y, batch.sample_weight))
-        return trees, (batch.size, batch.update_size, self.policy.devices)
+        return trees, (batch.size, batch.update_size, self.policy.devices, batch.offset)
 
     def _train_program(self, state: Any, update: Any, sizes: Any) -> Any:
         loss, grads, (assigned, other, _, metrics) = programs.gradients(self, state, update, sizes)
@@ -174,7 +175,7 @@ class Adapter:
 
     def _evaluate_program(self, state: Any, update: Any, sizes: Any) -> Any:
         _, (loss, after) = programs.loss(self, state[0], state, update, sizes, False)
-        return self._replicated([*state[:3], after[3]]), loss
+        return self._replicated([state[0], after[1], state[2], after[3]]), loss
 
     def _predict_program(self, state: Any, update: Any, sizes: Any) -> Any:
         x = keras.tree.map_structure(lambda a: None if a is None else a[: sizes[0][0]], update[0])[0]
@@ -322,6 +323,6 @@ def _arrays(values: Any) -> list[np.ndarray]:
     return [np.array(value) for value in values]  # copies: on CPU an array of JAX's may share its memory
 
 
-def _split(update: Sequence[Any]) -> tuple[list[Any], tuple[tuple[int, int, int], ...]]:
+def _split(update: Sequence[Any]) -> tuple[list[Any], tuple[tuple[int, int, int, int], ...]]:
     """Return the arrays of an update's batches, and what is static about them."""
     return [trees for trees, _ in update], tuple(sizes for _, sizes in update)

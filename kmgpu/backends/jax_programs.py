@@ -1,8 +1,8 @@
 """JAX: the loss of an update and its gradient, as programs over the global batch.
 
 ``state`` is a list of lists of arrays: trainable and other variables, the optimizer's, the metrics'. ``update`` is a
-list of batches padded to a multiple of the devices; ``sizes`` are the real rows of each and of the update, and for how
-many devices it is computed.
+list of batches padded to a multiple of the devices; ``sizes`` are the real rows of each and of the update, for how many
+devices it is computed, and the position in the update of its first row.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class Scope(keras.StatelessScope):  # type: ignore[name-defined,misc]
         super().add_update((variable, value))
 
 
-def sharding(adapter: Any, spec: tuple[int, int, int]) -> common.Sharding:
+def sharding(adapter: Any, spec: tuple[int, int, int, int]) -> common.Sharding:
     """How the rows of a program over the global batch lie: all of them in one place."""
-    size, update, devices = spec
+    size, update, devices, offset = spec
     policy = dataclasses.replace(adapter.policy, devices=devices)
-    return policy.on(common.Sharding(rows=size, size=size, update=update))
+    return policy.on(common.Sharding(rows=size, size=size, update=update, offset=offset))
 
 
-def share(adapter: Any, spec: tuple[int, int, int]) -> common.Sharding:
+def share(adapter: Any, spec: tuple[int, int, int, int]) -> common.Sharding:
     """How the rows lie in a program over the rows of one device, which all devices run."""
-    size, update, devices = spec
+    size, update, devices, offset = spec
     index, rows = jax.lax.axis_index(AXIS), size // adapter.devices
     policy = dataclasses.replace(adapter.policy, devices=devices)
     return policy.on(
         common.Sharding(
-            adapter.devices, index, index * rows, rows, size, update,
+            adapter.devices, index, index * rows, rows, size, update, offset=offset,
             all_sum=functools.partial(jax.lax.psum, axis_name=AXIS),
         )  # fmt: skip
     )

@@ -6,13 +6,14 @@ the global batch; Keras's fit under MirroredStrategy applies them on each replic
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from kmgpu.backends import common
+from kmgpu.backends import common, tf_random
 from kmgpu.backends import tf_programs as programs
 from kmgpu.backends.adapter import Place, State, StepResult
 from kmgpu.backends.tf_devices import devices as all_devices
@@ -27,6 +28,7 @@ class Adapter:
     """MirroredStrategy on the first ``devices`` devices of this process."""
 
     tools = common
+    words = tf_random
     one_process_per_device = False
     process, processes = 0, 1
     not_in_callbacks: tuple[str, ...] = ()
@@ -91,7 +93,7 @@ class Adapter:
         values = self.strategy.experimental_distribute_values_from_function(
             lambda context: tuple(tf.constant(leaf[parts[context.replica_id_in_sync_group]]) for leaf in leaves)
         )
-        return values, (batch.size, batch.update_size, shares is not None, self.policy.devices)
+        return values, (batch.size, batch.update_size, shares is not None, self.policy.devices, batch.offset)
 
     def _function(self, program: Any) -> Any:
         return tf.function(functools.partial(program, self), autograph=False)
@@ -107,27 +109,34 @@ class Adapter:
 
     def fresh_result(self, update: Sequence[Any], training: bool) -> StepResult:
         if not training:
-            loss = float(self._function(programs.evaluate)(*_split(update)))
+            with self._restored():
+                loss = float(self._function(programs.evaluate)(*_split(update)))
             return StepResult(loss, [], [], self.metrics())
         return self._step_result(self._function(programs.gradients), update)
 
     def fresh_outputs(self, batch: Any) -> Any:
-        return self._outputs(self._function(programs.predict)(*_split([batch])), batch)
+        with self._restored():
+            return self._outputs(self._function(programs.predict)(*_split([batch])), batch)
 
     def step_result(self, update: Sequence[Any]) -> StepResult:
         function = self._functions.setdefault("gradients", self._function(programs.gradients))
         return self._step_result(function, update)
 
     def _step_result(self, function: Any, update: Sequence[Any]) -> StepResult:
-        states = self.model.non_trainable_variables
-        changed = [*common.assigned_weights(self.model), *states]
-        before = [common.to_numpy(self._first(variable)) for variable in changed]
-        loss, gradients = function(*_split(update))
-        after = [common.to_numpy(self._first(variable)) for variable in states]
-        for variable, value in zip(changed, before, strict=True):
-            variable.assign(value)
+        with self._restored():
+            loss, gradients = function(*_split(update))
+            after = [common.to_numpy(self._first(variable)) for variable in self.model.non_trainable_variables]
         arrays = [self.strategy.experimental_local_results(gradient)[0].numpy() for gradient in gradients]
         return StepResult(float(loss), arrays, after, self.metrics())
+
+    @contextlib.contextmanager
+    def _restored(self) -> Any:
+        """After this context what a forward pass may assign is what it was before."""
+        changed = [*common.assigned_weights(self.model), *self.model.non_trainable_variables]
+        before = [common.to_numpy(self._first(variable)) for variable in changed]
+        yield
+        for variable, value in zip(changed, before, strict=True):
+            variable.assign(value)
 
     def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
         values, spec = batch

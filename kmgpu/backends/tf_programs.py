@@ -1,7 +1,8 @@
 """TensorFlow: the graphs that MirroredStrategy runs, as functions of the adapter.
 
 ``values`` are the batches of an update, each a tuple of values per replica; ``specs`` say of each batch its rows, the
-rows of the update, whether its rows are shared, and for how many devices it is computed.
+rows of the update, whether its rows are shared, for how many devices it is computed, and the position in the update of
+its first row.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ def trees(adapter: Any, leaves: Any) -> Any:
     return keras.tree.map_structure(lambda present: next(remaining) if present else None, adapter.layout)
 
 
-def sharding(adapter: Any, spec: tuple[int, int, bool, int]) -> common.Sharding:
+def sharding(adapter: Any, spec: tuple[int, int, bool, int, int]) -> common.Sharding:
     """How the rows lie on the replica that calls; its index is known when its function is traced."""
     policy = dataclasses.replace(adapter.policy, devices=spec[3])
-    return policy.on(_sharding(adapter, *spec[:3]))
+    return policy.on(_sharding(adapter, *spec[:3], spec[4]))
 
 
-def _sharding(adapter: Any, size: int, update: int, shared: bool) -> common.Sharding:
+def _sharding(adapter: Any, size: int, update: int, shared: bool, offset: int) -> common.Sharding:
     replica = tf.distribute.get_replica_context()
     index = int(tf.get_static_value(replica.replica_id_in_sync_group))
     if not shared:
-        return common.unshared(size, update, adapter.devices, index)
+        return common.unshared(size, update, adapter.devices, index, offset)
     part = split(size, adapter.devices)[index]  # type: ignore[index]
 
     if adapter.track == "as-shipped":
@@ -39,7 +40,7 @@ def _sharding(adapter: Any, size: int, update: int, shared: bool) -> common.Shar
         return replica.all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
     return common.Sharding(
-        adapter.devices, index, part.start, part.stop - part.start, size, update, all_sum=all_sum
+        adapter.devices, index, part.start, part.stop - part.start, size, update, offset=offset, all_sum=all_sum
     )
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from kmgpu.backends import common
+from kmgpu.backends import common, torch_random
 from kmgpu.backends.adapter import Place, State, StepResult
 from kmgpu.backends.torch_devices import AllSum, lost_peer, start
 from kmgpu.data.loader import Batch
@@ -41,6 +41,7 @@ class Adapter:
     """DistributedDataParallel on the first ``devices`` processes."""
 
     tools = common
+    words = torch_random
     one_process_per_device = True
     not_in_callbacks: tuple[str, ...] = ()
 
@@ -101,7 +102,7 @@ class Adapter:
 
     def _sharding(self, batch: Batch) -> common.Sharding:
         if self.devices == 1 or batch.rows == batch.size:
-            return common.unshared(batch.size, batch.update_size, self.devices, self.process)
+            return common.unshared(batch.size, batch.update_size, self.devices, self.process, batch.offset)
         if self.track == "as-shipped":
             return common.as_shipped(batch.rows, self.devices)
         return common.Sharding(
@@ -179,12 +180,14 @@ class Adapter:
 
     def fresh_result(self, update: Sequence[Any], training: bool) -> StepResult:
         if not training:
-            loss = self.losses([self.evaluate_step(update[0])])[0]
+            with common.restored(common.assigned_weights(self.model) + self.model.non_trainable_variables):
+                loss = self.losses([self.evaluate_step(update[0])])[0]
             return StepResult(loss, [], [], self.metrics())
         return self._step_result(_Loss(self.model, self.plan), update)
 
     def fresh_outputs(self, batch: Any) -> Any:
-        return self.predict(batch)
+        with common.restored(common.assigned(self.model)):
+            return self.predict(batch)
 
     def step_result(self, update: Sequence[Any]) -> StepResult:
         return self._step_result(self._module(update), update)

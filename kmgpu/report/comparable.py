@@ -37,6 +37,7 @@ def facts(run: Run) -> dict[str, Any]:
         "settings": run.job.settings,
         "device kind": start.get("device_kind", run.job.device_kind),
         "track": run.job.track,
+        "randomness": run.job.randomness,
         "loss gather": run.job.loss_gather,
         "seed": run.job.seed,
         "epochs": start.get("epochs"),

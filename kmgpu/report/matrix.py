@@ -75,7 +75,8 @@ def heading(result: ParityResult) -> list[str]:
         + ("." if result.dtype == "float64" else "; the noise floor is the reference against itself, inputs off by one "
            "rounding."),
         f"Track: {asked.get('track', 'same-math')}. Randomness: "
-        + ("kept (--keep-random): dropout and noise draw." if asked["keep_random"]
+        + ("portable: dropout and noise draw the same numbers in every cell." if asked.get("randomness") == "portable"
+           else "kept (--keep-random): dropout and noise draw." if asked["keep_random"]
            else "off, so dropout and noise do nothing; --keep-random keeps it."),
     ]  # fmt: skip
     return lines[:2] + [f"Batches: {_batches(result)}."] + lines[2:] + _policies(result)

@@ -26,12 +26,14 @@ def heading(runs: Sequence[Run], scaling: str) -> list[str]:
     """Return the sentences above the table: what is compared, on what, and what was held equal and checked."""
     first = next((run for run in runs if run.ok), runs[0])
     start, job = first.start, first.job
+    random = ", portable randomness" if job.randomness == "portable" else ""
     return [
         f"{job.recipe_name}: {_scaling(scaling, start.get('batch_size'), job.devices)}.",
         f"Devices: {_devices(first)}.",
         f"Held equal: {_held_equal([run for run in runs if run.ok], scaling)}.",
         f"Trained: {start.get('epochs')} epoch{_plural(start.get('epochs'))} of {_rows(start.get('rows'))}, "
-        f"seed {job.seed}, learning rate {_rate(start.get('learning_rate'))}, {job.track} track{_precision(runs)}.",
+        f"seed {job.seed}, learning rate {_rate(start.get('learning_rate'))}, {job.track} track{random}"
+        f"{_precision(runs)}.",
         f"Versions: {_versions(runs)}.",
     ]
 

@@ -69,7 +69,8 @@ def _begin(run: Run) -> tuple[str, Beside]:
     initial = before["initial_weights"] if before else weights.initialise(adapter, run.job, run.rundir)
     run.record(
         "start", **adapter.facts(), backend=run.job.backend, strategy=run.job.strategy, track=run.job.track,
-        seed=run.job.seed, device_kind=run.job.device_kind, processes=adapter.processes, batch_size=train.batch_size,
+        randomness=run.job.randomness, seed=run.job.seed, device_kind=run.job.device_kind,
+        processes=adapter.processes, batch_size=train.batch_size,
         per_device_batch=shares(train.batch_size, adapter.devices), rows=train.rows,
         validation_rows=0 if validation is None else validation.rows,
         steps_per_epoch=train.steps, epochs=run.epochs, initial_weights=initial,

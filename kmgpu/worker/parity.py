@@ -40,7 +40,8 @@ def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, feed: Feed, 
     sizes = tuple(dict.fromkeys(_update_size(update) for update in steps))
     record("facts", **_prepare(job, rundir, adapter, recipe, steps[0], sizes))
     names = adapter.tools.names(adapter.model)
-    keep_random = contextlib.nullcontext() if job.options["keep_random"] else adapter.tools.without_randomness()
+    kept = job.options["keep_random"] or job.randomness == "portable"
+    keep_random = contextlib.nullcontext() if kept else adapter.tools.without_randomness()
     with keep_random:
         if reference is None:
             assert adapter.processes == 1, "the reference cell is one device"

@@ -104,6 +104,7 @@ class Session:
 def make_recipe(job: Job, adapter: Adapter) -> Recipe:
     """Import the recipe's file and call its function, in the adapter's scope; what goes wrong is one sentence."""
     adapter.reset(job.seed, job.options.get("dtype", "float32"))
+    adapter.tools.set_randomness(adapter.words if job.randomness == "portable" else None)
     path = Path(job.recipe)
     sys.path.insert(0, str(path.parent))  # a recipe may import its neighbours
     with adapter.scope():

@@ -28,7 +28,13 @@ from kmgpu.backends.common.model import (
     to_numpy,
 )
 from kmgpu.backends.common.plan import Plan, make_plan
-from kmgpu.backends.common.randomness import load_random_state, random_state, without_randomness
+from kmgpu.backends.common.randomness import (
+    load_random_state,
+    portable,
+    random_state,
+    set_randomness,
+    without_randomness,
+)
 from kmgpu.backends.common.sharding import Denominators, Policy, Sharding, as_shipped, unshared, use
 from kmgpu.backends.common.step import local_loss, predict, restored
 from kmgpu.backends.common.targets import check_labels, check_targets, check_validation
@@ -39,6 +45,6 @@ __all__ = [
     "check_validation", "dtypes", "finalize",
     "ignored_by_steps", "import_keras", "layer_outputs", "learning_rate", "load_random_state", "load_state",
     "local_loss", "make_plan", "metric_results", "model_facts", "names", "of_device", "overridden", "parts",
-    "predict", "random_state", "restored", "set_float", "state", "to_numpy", "unshared", "use", "watched_layers",
-    "without_randomness",
+    "portable", "predict", "random_state", "restored", "set_float", "set_randomness", "state", "to_numpy", "unshared",
+    "use", "watched_layers", "without_randomness",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kmgpu.backends.adapter import State
+from kmgpu.backends.common.randomness import learn_draws, portable
 from kmgpu.data.loader import Batch
 from kmgpu.errors import UsageError
 
@@ -56,6 +57,8 @@ def build(model: Any, sample: Batch, scored: bool = True) -> Copies:
         model.optimizer.build(model.trainable_variables)
         copies = _copied_slots(model)
     _copy(copies)
+    if portable():
+        learn_draws(model, trees[0])
     return copies
 
 

@@ -11,7 +11,7 @@ import functools
 from typing import Any
 
 from kmgpu.backends.common.batch_norm import batch_norm_in_groups, moments
-from kmgpu.backends.common.randomness import route_seeds
+from kmgpu.backends.common.randomness import route_draws
 from kmgpu.backends.common.sharding import sharding, size_of, within_step
 
 
@@ -42,7 +42,7 @@ def install() -> None:
         return {name: getattr(value, "value", value) for name, value in results.items()}
 
     trainer.Trainer.get_metrics_result = metrics_as_tensors
-    route_seeds()
+    route_draws()
 
 
 def _in_steps(own: Any, shipped: Any) -> Any:

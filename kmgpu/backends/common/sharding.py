@@ -18,10 +18,11 @@ class Sharding:
 
     count: int = 1  # replicas that share the batch; 1: this replica has all rows
     index: Any = 0  # of this replica; a number, or a tensor where all replicas are one program
-    first: int = 0  # position in the batch of this replica's first row
+    first: Any = 0  # position in the batch of this replica's first row
     rows: int = 1  # of this replica
     size: int = 1  # of the batch
     update: int = 1  # rows of the update that the batch is part of; the same unless gradients are accumulated
+    offset: int = 0  # position in the update of the batch's first row
     replicas: int = 1  # that compute the same where the batch is not shared
     all_sum: Callable[[Any], Any] = lambda tensor: tensor  # over the replicas; differentiable
     batch_norm: str = "global"
@@ -103,9 +104,9 @@ def use(value: Sharding) -> Iterator[None]:
         _state.sharding = before
 
 
-def unshared(size: int, update: int, replicas: int, index: int) -> Sharding:
+def unshared(size: int, update: int, replicas: int, index: int, offset: int = 0) -> Sharding:
     """Return the sharding of a batch that every replica computes whole; the first one's rows count in metrics."""
-    return Sharding(rows=size, size=size, update=update, replicas=replicas, counts=index == 0)
+    return Sharding(rows=size, size=size, update=update, offset=offset, replicas=replicas, counts=index == 0)
 
 
 def as_shipped(rows: int, replicas: int) -> Sharding:

@@ -11,6 +11,7 @@ import numpy as np
 
 from kmgpu.backends.common.batch_norm import merge_moving_statistics
 from kmgpu.backends.common.plan import Plan
+from kmgpu.backends.common.randomness import seeds_of_update
 from kmgpu.backends.common.sharding import Sharding, sharding, size_of, unshared, use
 from kmgpu.errors import UsageError
 
@@ -32,7 +33,7 @@ def local_loss(model: Any, plan: Plan, batch: Any, training: bool) -> Any:
     shared = here.count > 1
     if shared and plan.whole:
         groups = here.count if here.batch_norm == "replica" else 1
-        whole = unshared(here.size, here.update, here.count, here.index)
+        whole = unshared(here.size, here.update, here.count, here.index, here.offset)
         with use(dataclasses.replace(whole, groups=groups, denominators=here.denominators)):
             rows = gather_in(here, tuple(batch))
             gathered_bytes["whole"] = _bytes(rows)
@@ -47,6 +48,7 @@ def local_loss(model: Any, plan: Plan, batch: Any, training: bool) -> Any:
 def _loss_of_rows(model: Any, plan: Plan, here: Sharding, batch: Any, training: bool) -> Any:
     x, y, sample_weight = batch
     shared = here.count > 1
+    seeds_of_update(model)
     outputs = call(model, x, training)
     if shared and training and here.batch_norm == "replica":
         merge_moving_statistics(model)
