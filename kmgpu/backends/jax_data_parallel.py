@@ -99,7 +99,7 @@ class Adapter:
 
     def shares(self, update: Sequence[Any]) -> bool:
         """Whether each device adds up the gradients of its own rows over the batches of an update."""
-        divide = all(size % self.devices == 0 for _, (size, _, _) in update)
+        divide = all(size % self.devices == 0 for _, (size, *_) in update)
         return self._accumulates_on_shares and len(update) > 1 and self.devices > 1 and divide
 
     def _compile(self) -> None:

@@ -17,18 +17,18 @@ def wide() -> Any:
     return jax.enable_x64(True)
 
 
-def bits(key: Any, start: int, shape: tuple[int, ...]) -> Any:
+def bits(key: Any, start: Any, shape: tuple[int, ...]) -> Any:
     """Return 32 random bits for each element of ``shape``, the first of which has the counter ``start``; int32.
 
     Threefry-2x32 with 20 rounds (Salmon et al., SC'11), in the partitionable form of jax.random.
     """
-    if start == 0:
+    if isinstance(start, int) and start == 0:
         with jax.threefry_partitionable(True):
             words = jax.random.bits(_words(key), shape, jnp.uint32)
         return jax.lax.bitcast_convert_type(words, jnp.int32)
     count = int(np.prod(shape, dtype=np.int64))
     with wide():
-        counter = jnp.arange(count, dtype=jnp.uint64) + np.uint64(start)
+        counter = jnp.arange(count, dtype=jnp.uint64) + jnp.asarray(start, jnp.uint64)
         pair = jnp.concatenate([(counter >> 32).astype(jnp.uint32), counter.astype(jnp.uint32)])
     first, second = jnp.split(threefry_2x32(_words(key), pair), 2)
     return jax.lax.bitcast_convert_type(first ^ second, jnp.int32).reshape(shape)

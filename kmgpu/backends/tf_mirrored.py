@@ -77,7 +77,7 @@ class Adapter:
         return self.plan.notes(self.devices)
 
     def shares(self, update: Sequence[Any]) -> bool:
-        return any(shared for _, (_, _, shared, _) in update)
+        return any(shared for _, (_, _, shared, *_) in update)
 
     def _first(self, variable: Any) -> Any:
         return self.strategy.experimental_local_results(variable.value)[0]

@@ -107,7 +107,7 @@ class Adapter:
             return common.as_shipped(batch.rows, self.devices)
         return common.Sharding(
             self.devices, self.process, batch.first, batch.rows, batch.size, batch.update_size,
-            all_sum=self._all_sum,
+            offset=batch.offset, all_sum=self._all_sum,
         )  # fmt: skip
 
     def _all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
