@@ -40,6 +40,20 @@ DeviceKindOrNone = Annotated[
     typer.Option(metavar="auto|cpu|gpu", help="auto: GPUs, or else virtual CPU devices.", show_default="auto"),
 ]
 Epochs = Annotated[int | None, typer.Option(metavar="E", help="Passes over the data; the recipe's if left out.")]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="Only what gives the same bits in every run; slower on GPUs.")
+]
+PrecisionOrNone = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="float32, tf32 (GPUs), bfloat16, float16 (with loss scaling) or float64.",
+        show_default="float32",
+    ),
+]
+Precision = Annotated[
+    str, typer.Option(metavar="NAME", help="float32, tf32 (GPUs), bfloat16, float16 (with loss scaling) or float64.")
+]
 LossGather = Annotated[
     str,
     typer.Option(metavar="auto|on|off", help="Exchange outputs for a loss: where it may look at several rows; always."),
@@ -156,6 +170,8 @@ def train(
     ] = None,
     seed: SeedOrNone = None,
     workers: Workers = None,
+    precision: PrecisionOrNone = None,
+    deterministic: Deterministic = False,
     settings: Settings = None,
     python: Pythons = None,
     initial_weights: Annotated[
@@ -224,6 +240,8 @@ def train(
             on_nan=on_nan,
             seed=seed,
             workers=workers,
+            precision=precision,
+            deterministic=deterministic,
             settings=given,
             python=_pythons(python),
             initial_weights=initial_weights,
@@ -284,6 +302,8 @@ def compare(
     epochs: Epochs = None,
     seed: Seed = 0,
     workers: Workers = None,
+    precision: Precision = "float32",
+    deterministic: Deterministic = False,
     settings: Settings = None,
     python: Pythons = None,
     price: Annotated[
@@ -326,6 +346,8 @@ def compare(
             epochs=epochs,
             seed=seed,
             workers=workers,
+            precision=precision,
+            deterministic=deterministic,
             python=_pythons(python),
             device_kind=device_kind,
             track=track,
@@ -356,7 +378,10 @@ def parity(
     ] = "torch,tensorflow,jax",
     devices: Annotated[str, typer.Option(metavar="LIST", help="Which numbers of devices.")] = "1,2,4",
     steps: Annotated[int, typer.Option(metavar="N", help="How many steps are compared.")] = 20,
-    dtype: Annotated[str, typer.Option(metavar="float32|float64", help="Of weights and computations.")] = "float32",
+    dtype: Annotated[
+        str,
+        typer.Option("--dtype", "--precision", metavar="float32|float64", help="Of weights and computations."),
+    ] = "float32",
     keep_random: Annotated[
         bool, typer.Option("--keep-random", help="Let dropout and noise draw, and compare what they give.")
     ] = False,
@@ -471,6 +496,30 @@ def predict(
         batch_size=batch_size, python=_pythons(python), show=_print_now,
     )  # fmt: skip
     print(f"the outputs are in {output}")
+    return 0
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a trained run.")],
+    format: Annotated[str, typer.Option(metavar="keras|weights|savedmodel|onnx", help="For what it is.")],
+    output: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Where it goes; into the run's exports if left out.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")] = False,
+    python: Pythons = None,
+) -> int:
+    """Write a trained run's model for other programs, by Keras's own exporters.
+
+    \b
+    kmgpu export runs/first --format keras --output model.keras
+    kmgpu export runs/first --format weights
+    kmgpu export runs/first --format savedmodel --output served/1
+    """
+    from kmgpu import exporting
+
+    path = exporting.export(run, format, output=output, force=force, python=_pythons(python), show=_print_now)
+    print(f"the model is in {path}")
     return 0
 
 

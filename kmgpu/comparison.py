@@ -103,6 +103,8 @@ def compare(
     batch_size: int | None = None,
     epochs: int | None = None,
     seed: int = 0,
+    precision: str = "float32",
+    deterministic: bool = False,
     python: Mapping[str, str] | None = None,
     device_kind: str = "auto",
     track: str = "same-math",
@@ -137,6 +139,7 @@ def compare(
     training.check_track(track)
     training.check_randomness(randomness, track)
     training.check_loss_gather(loss_gather)
+    training.check_precision(precision)
     interpreters = {backend: environment.interpreter(backend, python) for backend in backends}
     kinds = [environment.resolve_devices(device_kind, count)[0] for count in devices]
     if price and track != "same-math":
@@ -146,6 +149,7 @@ def compare(
     asked = {
         "recipe": str(path), "backends": list(backends), "devices": list(devices), "scaling": scaling,
         "repeats": repeats, "settings": chosen, "batch_size": batch_size, "epochs": epochs, "seed": seed,
+        "precision": precision, "deterministic": deterministic,
         "device_kind": kinds[0], "track": track, "randomness": randomness, "loss_gather": loss_gather,
         "python": interpreters, "parity": parity, "price": price, "workers": workers,
         "runs": [cell.name for cell in cells],
@@ -166,6 +170,7 @@ def compare(
     common = {
         "settings": chosen, "epochs": epochs, "seed": seed, "python": dict(python or {}), "device_kind": device_kind,
         "loss_gather": loss_gather, "workers": workers, "randomness": randomness,
+        "precision": precision, "deterministic": deterministic,
     }  # fmt: skip
     done: list[runs.Run] = []
     weights = None

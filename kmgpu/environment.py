@@ -73,6 +73,12 @@ def versions(backend: str, path: str) -> dict[str, str | None]:
     return _versions(backends.find(backend), path, path)
 
 
+def packages(path: str, names: Sequence[str]) -> dict[str, str | None]:
+    """Return the versions of packages in an interpreter, None for those that it does not have."""
+    modules = {name: [name] for name in names}
+    return installed(modules) if path == sys.executable else _ask(path, path, modules)
+
+
 def _versions(strategy: backends.Strategy, path: str, said_by: str) -> dict[str, str | None]:
     modules = {strategy.module: list(strategy.distributions), **{name: [name] for name in WORKER_NEEDS}}
     return installed(modules) if path == sys.executable else _ask(path, said_by, modules)

@@ -212,6 +212,9 @@ def start_lines(event: dict[str, Any]) -> list[str]:
     before = event.get("resumed")
     random = ", portable randomness" if event.get("randomness") == "portable" else ""
     precision = ", ".join(f"{name} {_switch(value)}" for name, value in event["precision"].items())
+    numerics = [f"{name.replace('_', ' ')} {_switch(value)}" for name, value in event.get("numerics", {}).items()]
+    if event.get("deterministic"):
+        numerics.append("deterministic")
     return [
         devices,
         f"{event['framework']}, strategy {event['strategy']}, track {event['track']}{random}",
@@ -220,6 +223,7 @@ def start_lines(event: dict[str, Any]) -> list[str]:
         f"{counted(event['epochs'], 'epoch')}, {'batches of a stream' if rows is None else counted(rows, 'sample')}",
         f"learning rate {rate if isinstance(rate, str) else format(rate, '.6g')}, {precision}, "
         f"{counted(event['parameters'], 'parameter')}, initial weights {event['initial_weights'][:12]}",
+        *([", ".join(numerics)] if numerics else []),
         *_policy_lines(event, count),
         *([_resumed(before)] if before else []),
         *([f"learning rate {event['rate_rule']}"] if event.get("rate_rule") else []),

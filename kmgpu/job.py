@@ -8,6 +8,8 @@ from typing import Any
 
 FORMAT = 1  # version of job.json, events.jsonl and outcome.json; see docs/run-directory.md
 
+PRECISIONS = ("float32", "tf32", "bfloat16", "float16", "float64")
+
 
 @dataclass(frozen=True)
 class Job:
@@ -34,6 +36,8 @@ class Job:
     warmup_epochs: int = 0  # over which the learning rate rises
     on_nan: str = "stop"  # or "continue": what follows a loss that is not a number
     seed: int = 0
+    precision: str = "float32"  # one of PRECISIONS
+    deterministic: bool = False  # only what gives the same bits in every run
     track: str = "same-math"
     loss_gather: str = "auto"
     randomness: str = "native"  # "native": each framework's own numbers; "portable": the same numbers everywhere

@@ -67,7 +67,7 @@ def parity(
         training.make_job(
             recipe, backend=backend, devices=count, device_kind=device_kind, batch_size=batch_size, seed=seed,
             settings=settings, python=python, track=track, randomness=randomness, loss_gather=loss_gather,
-            mode="parity", options=options,
+            mode="parity", precision=dtype, options=options,
         )
         for backend, count in cells
     ]  # fmt: skip

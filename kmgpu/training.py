@@ -17,7 +17,7 @@ import numpy as np
 from kmgpu import backends, checkpoints, environment, follow, launch, recipe_card, records, resumption
 from kmgpu.backends import Strategy
 from kmgpu.errors import Interrupted, KmgpuError, RunFailed, UsageError, expect, nearest
-from kmgpu.job import FORMAT, Job
+from kmgpu.job import FORMAT, PRECISIONS, Job
 from kmgpu.monitor import Monitor
 from kmgpu.pacing import pace
 from kmgpu.rundir import RunDir, write_json
@@ -75,6 +75,8 @@ def train(
     batch_size: int | None = None,
     epochs: int | None = None,
     seed: int | None = None,
+    precision: str | None = None,
+    deterministic: bool = False,
     settings: Mapping[str, Any] | None = None,
     python: Mapping[str, str] | None = None,
     initial_weights: str | os.PathLike[str] | None = None,
@@ -109,7 +111,8 @@ def train(
     expect("out", out, (str, os.PathLike), "the path of a new directory")
     wishes: dict[str, Any] = {
         "backend": backend, "strategy": strategy, "devices": devices, "device_ids": device_ids,
-        "device_kind": device_kind, "batch_size": batch_size, "epochs": epochs, "seed": seed, "settings": settings,
+        "device_kind": device_kind, "batch_size": batch_size, "epochs": epochs, "seed": seed, "precision": precision,
+        "deterministic": deterministic or None, "settings": settings,
         "python": python, "initial_weights": initial_weights, "loss_gather": loss_gather, "track": track,
         "workers": workers, "randomness": randomness,
         "checkpoints": checkpoint_wishes(checkpoint_every, keep, keep_best),
@@ -174,7 +177,11 @@ def make_job(
     check_track(fields.get("track", TRACKS[0]))
     check_randomness(fields.get("randomness", RANDOMNESS[0]), fields.get("track", TRACKS[0]))
     check_loss_gather(fields.get("loss_gather", "auto"))
+    precision = fields.get("precision", PRECISIONS[0])
+    check_precision(precision)
     kind, count, ids = environment.resolve_devices(device_kind, devices, device_ids)
+    if precision == "tf32" and kind == "cpu":
+        raise UsageError("--precision tf32 is a mode of GPUs, and there are virtual CPU devices; use float32 on these")
     if initial_weights is not None and not Path(initial_weights).is_file():
         raise UsageError(f"--initial-weights {os.fspath(initial_weights)}: no such file; a run's directory has one")
     return Job(
@@ -233,6 +240,12 @@ def check_loss_gather(loss_gather: str) -> None:
         raise UsageError(f"--loss-gather is {loss_gather!r}; it is auto, on or off")
 
 
+def check_precision(precision: str) -> None:
+    if precision not in PRECISIONS:
+        close = nearest(str(precision), list(PRECISIONS))
+        raise UsageError(f"--precision is {precision!r}{close}; it is {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}")
+
+
 def default_path(job: Job) -> Path:
     """Return a new path under ./runs that says when, what and where."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{job.recipe_name}-{job.backend}-{job.devices}"
@@ -263,6 +276,11 @@ def commands(job: Job, rundirs: Sequence[RunDir], scratch: Path) -> list[launch.
 
 def _worker_environment(job: Job, row: Strategy, process: int) -> dict[str, str]:
     extra = {"KERAS_BACKEND": job.backend, "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    if job.deterministic:
+        extra["PYTHONHASHSEED"] = "0"
+        for name, value in row.deterministic_environment.items():
+            before = os.environ.get(name, "") if name.endswith("_FLAGS") else ""
+            extra[name] = f"{before} {value}".strip()
     if job.device_kind == "cpu":
         return extra | row.cpu_environment
     if row.one_process_per_device:  # each process sees its own device alone, as device 0

@@ -16,6 +16,7 @@ import numpy as np
 
 from kmgpu import training
 from kmgpu.errors import UsageError, nearest
+from kmgpu.job import Job
 from kmgpu.report import runs
 from kmgpu.report.runs import Run
 from kmgpu.rundir import RunDir, read_json
@@ -52,15 +53,20 @@ def evaluate(
     On the run's backend and one device, unless others are named. The result is kept in the run, in
     ``evaluations/<date>-...``. Raises UsageError or MissingEnvironment before anything starts.
     """
-    trained = _trained(run)
+    trained = trained_run(run)
     if data not in DATA:
         raise UsageError(f"--data is {data!r}{nearest(str(data), list(DATA))}; it is {' or '.join(DATA)}")
     if data == "validation" and not trained.start.get("validation_rows"):
         raise UsageError(f"the recipe of {trained.path} has no validation data; use --data train")
-    job = _job(trained, "evaluate", {"data": data}, backend, devices, device_kind, batch_size, python)
-    rundir = RunDir.create(_new(trained.path / "evaluations", f"{data}-{job.backend}-{job.devices}"), job)
-    where = _where(job)
-    show(f"{data} data of {trained.job.recipe_name}, weights of {trained.path}, {where}")
+    wish: dict[str, Any] = {
+        "backend": backend,
+        "devices": devices,
+        "device_kind": device_kind,
+        "batch_size": batch_size,
+    }
+    job = make_job(trained, "evaluate", {"data": data}, python=python, **wish)
+    rundir = RunDir.create(new_path(trained.path / "evaluations", f"{data}-{job.backend}-{job.devices}"), job)
+    show(f"{data} data of {trained.job.recipe_name}, weights of {trained.path}, {place(job)}")
     training.run([rundir], show=show)
     return EvaluateResult(rundir.path, read_json(rundir.path / "evaluation.json"))
 
@@ -84,15 +90,21 @@ def predict(
     one array, or a dict of arrays by name; they are written to ``output`` (.npy for one, .npz) where it is given.
     Raises UsageError or MissingEnvironment before anything starts.
     """
-    trained = _trained(run)
+    trained = trained_run(run)
     with tempfile.TemporaryDirectory(prefix="kmgpu-") as folder:
         source = _file(input, Path(folder))
         rows = _check_input(source, trained)
         target = Path(folder, "outputs.npz") if output is None else _check_output(Path(output), force)
         options = {"input": str(source.absolute()), "output": str(target.absolute())}
-        job = _job(trained, "predict", options, backend, devices, device_kind, batch_size, python)
-        rundir = RunDir.create(_new(trained.path / "predictions", f"{job.backend}-{job.devices}"), job)
-        show(f"{rows:,} rows of {os.fspath(source)}, weights of {trained.path}, {_where(job)}")
+        wish: dict[str, Any] = {
+            "backend": backend,
+            "devices": devices,
+            "device_kind": device_kind,
+            "batch_size": batch_size,
+        }
+        job = make_job(trained, "predict", options, python=python, **wish)
+        rundir = RunDir.create(new_path(trained.path / "predictions", f"{job.backend}-{job.devices}"), job)
+        show(f"{rows:,} rows of {os.fspath(source)}, weights of {trained.path}, {place(job)}")
         training.run([rundir], show=show)
         if target.suffix == ".npy":
             return np.load(target, allow_pickle=False)
@@ -101,7 +113,7 @@ def predict(
     return named["output"] if list(named) == ["output"] else named
 
 
-def _trained(path: str | os.PathLike[str]) -> Run:
+def trained_run(path: str | os.PathLike[str]) -> Run:
     """Return a run that has weights to use."""
     run = runs.load(Path(path))
     if run.job.mode != "train":
@@ -117,24 +129,32 @@ def _trained(path: str | os.PathLike[str]) -> Run:
     return run
 
 
-def _job(
-    trained: Run, mode: str, options: dict[str, Any], backend: str | None, devices: int | None, device_kind: str,
-    batch_size: int | None, python: Mapping[str, str] | None,
-) -> Any:  # fmt: skip
+def make_job(
+    trained: Run,
+    mode: str,
+    options: dict[str, Any],
+    *,
+    backend: str | None = None,
+    batch_size: int | None = None,
+    **wish: Any,
+) -> Job:
+    """Return a job that uses a run's weights; what is not wished for is as the run had it."""
     job = trained.job
     return training.make_job(
-        job.recipe, backend=backend or job.backend, devices=devices, device_kind=device_kind, settings=job.settings,
-        batch_size=batch_size or trained.start.get("batch_size") or job.batch_size, seed=job.seed, python=python,
+        job.recipe, backend=backend or job.backend, batch_size=batch_size or trained.start.get("batch_size"),
+        settings=job.settings, seed=job.seed, precision=job.precision, deterministic=job.deterministic,
         loss_gather=job.loss_gather, initial_weights=RunDir(trained.path).weights_file, mode=mode, options=options,
+        **wish,
     )  # fmt: skip
 
 
-def _where(job: Any) -> str:
+def place(job: Job) -> str:
+    """Return where a job runs, in words."""
     kind = "virtual CPU device" if job.device_kind == "cpu" else "GPU"
     return f"{job.backend} on {job.devices} {kind}{'s' if job.devices > 1 else ''}"
 
 
-def _new(parent: Path, what: str) -> Path:
+def new_path(parent: Path, what: str) -> Path:
     """Return a new path that says when and what."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}"
     path, number = parent / name, 2

@@ -44,6 +44,7 @@ FOREIGN_VARIABLES = {
     "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_RANK": "5", "PMI_RANK": "5", "PMIX_RANK": "5",
     "KERAS_BACKEND": "", "KERAS_TORCH_DEVICE": "cuda", "JAX_PLATFORMS": "cuda", "JAX_NUM_CPU_DEVICES": "3",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=3", "TF_USE_LEGACY_KERAS": "1",
+    "KERAS_HOME": str(Path(__file__).with_name("unusual_keras_home")),  # channels_first, float16, a large epsilon
 }  # fmt: skip
 
 

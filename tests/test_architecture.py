@@ -36,8 +36,8 @@ REPORT = {"kmgpu.report"}
 ORCHESTRATOR = {
     f"kmgpu.{name}"
     for name in (
-        *("cli", "comparison", "environment", "follow", "keeper", "launch", "live", "monitor", "proof", "proving"),
-        *("pacing", "recipe_card", "resumption", "screens", "sinks", "study", "training", "using"),
+        *("cli", "comparison", "environment", "exporting", "follow", "keeper", "launch", "live", "monitor", "proof"),
+        *("pacing", "proving", "recipe_card", "resumption", "screens", "sinks", "study", "training", "using"),
     )
 }
 

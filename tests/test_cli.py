@@ -22,16 +22,18 @@ from kmgpu.rundir import RunDir
 PROJECT = Path(__file__).parents[1]
 OPTIONS = {
     "train": "--backend --strategy --devices --device-ids --device-kind --track --randomness --batch-size --epochs "
-    "--seed --workers --set --steps-per-epoch --max-steps --max-time --validate-every --scale-lr --warmup-epochs "
-    "--on-nan --python --loss-gather --initial-weights --checkpoint-every --keep --keep-best --resume --out --sink "
-    "--quiet --json --dry-run",
+    "--seed --workers --precision --deterministic --set --steps-per-epoch --max-steps --max-time --validate-every "
+    "--scale-lr --warmup-epochs --on-nan --python --loss-gather --initial-weights --checkpoint-every --keep "
+    "--keep-best --resume --out --sink --quiet --json --dry-run",
     "replay": "--sink",
     "compare": "--backends --devices --scaling --repeats --device-kind --track --randomness --batch-size --epochs "
-    "--seed --workers --set --python --loss-gather --price --no-parity --out --quiet",
-    "parity": "--backends --devices --steps --dtype --keep-random --device-kind --track --randomness --batch-size "
+    "--seed --workers --precision --deterministic --set --python --loss-gather --price --no-parity --out --quiet",
+    "parity": "--backends --devices --steps --dtype --precision --keep-random --device-kind --track --randomness "
+    "--batch-size "
     "--seed --set --python --loss-gather --out --quiet",
     "evaluate": "--data --backend --devices --device-kind --batch-size --python",
     "predict": "--input --output --force --backend --devices --device-kind --batch-size --python",
+    "export": "--format --output --force --python",
     "recipes": "",
     "runs": "--clean --yes",
 }
@@ -116,6 +118,7 @@ def test_train_hands_everything_to_the_library(capsys, trained):
         "--scale-lr", "sqrt", "--warmup-epochs", "1",
         "--on-nan", "continue", "--checkpoint-every", "1epoch", "--keep", "2", "--keep-best", "val_loss",
         "--workers", "4",
+        "--precision", "bfloat16", "--deterministic",
     )  # fmt: skip
     (recipe,), named = trained[0]
     assert code == 0 and recipe == "digits_mlp" and callable(named.pop("show"))
@@ -124,6 +127,7 @@ def test_train_hands_everything_to_the_library(capsys, trained):
         "track": "as-shipped", "loss_gather": "on", "randomness": "portable",
         "checkpoint_every": "1epoch", "keep": 2, "keep_best": "val_loss", "resume": None,
         "workers": 4,
+        "precision": "bfloat16", "deterministic": True,
         "batch_size": 32, "epochs": 3, "seed": 5, "settings": {"learning_rate": 0.1}, "python": {"jax": "/opt/python"},
         "initial_weights": Path("w.safetensors"), "out": Path("here"), "dry_run": True,
         "sinks": ["csv", "tensorboard"], "steps_per_epoch": 7, "max_steps": 9, "max_time": "2h", "validate_every": 2,
@@ -159,6 +163,7 @@ def test_ids_without_a_count_say_how_many(capsys, trained):
         ("train --backend torch --quiet --json", 2, "--quiet, --json and --dry-run exclude each other"),
         ("replay nowhere", 2, "nowhere is not a run directory"),
         ("replay nowhere --sink csw", 2, "no sink 'csw' (did you mean 'csv'?)"),
+        ("compare digits_cnn --precision bfloat", 2, "did you mean 'bfloat16'"),
         ("train --resume nowhere --set epochs=2", 2, "nowhere is neither a run nor a checkpoint"),
         ("compare", 2, "Missing argument 'RECIPE' (Name or file); see"),
         ("compare digits_cnn --devices 1,x", 2, "--devices is '1,x'; it is a list of whole numbers"),
@@ -176,6 +181,8 @@ def test_ids_without_a_count_say_how_many(capsys, trained):
         ("evaluate", 2, "Missing argument"),
         ("evaluate nowhere", 2, "nowhere is not a run directory"),
         ("predict nowhere --output y.npy", 2, "Missing option '--input'"),
+        ("export nowhere --format keras", 2, "nowhere is not a run directory"),
+        ("export nowhere", 2, "Missing option '--format'"),
         ("recipes digits_cn", 2, "did you mean 'digits_cnn'"),
         ("runs nothing", 2, "no run 'nothing'"),
     ],

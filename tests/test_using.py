@@ -11,8 +11,8 @@ import fake_runs
 import numpy as np
 import pytest
 
-from kmgpu import using
-from kmgpu.errors import UsageError
+from kmgpu import exporting, using
+from kmgpu.errors import MissingEnvironment, UsageError
 from kmgpu.rundir import RunDir
 
 
@@ -117,3 +117,21 @@ def test_a_run_without_what_is_asked_for_is_refused(trained):
         using.evaluate(trained.path, data="train")
     with pytest.raises(UsageError, match="is not a run directory"):
         using.evaluate(trained.path / "nowhere")
+
+
+def test_an_export_that_cannot_be_made_is_refused(tmp_path, monkeypatch, trained):
+    with pytest.raises(UsageError, match="did you mean 'keras'"):
+        exporting.export(trained.path, "kears")
+    with pytest.raises(UsageError, match="ends in .weights.h5"):
+        exporting.export(trained.path, "weights", output=tmp_path / "mine.h5")
+    (tmp_path / "mine.keras").touch()
+    with pytest.raises(UsageError, match="--force"):
+        exporting.export(trained.path, "keras", output=tmp_path / "mine.keras")
+    monkeypatch.setattr("kmgpu.environment.installed", lambda names: {name: "1" for name in names if name != "onnx"})
+    monkeypatch.setattr("kmgpu.environment.packages", lambda path, names: dict.fromkeys(names))
+    with pytest.raises(MissingEnvironment, match=r"needs onnx and onnxscript, .* -m pip install onnx onnxscript`"):
+        exporting.export(trained.path, "onnx")
+    trained.model_file.unlink()
+    with pytest.raises(UsageError, match="no model.keras .* use --format weights"):
+        exporting.export(trained.path, "keras", output=tmp_path / "other.keras")
+    assert not (trained.path / "exports").exists() or not list((trained.path / "exports").iterdir())

@@ -18,6 +18,7 @@ class Strategy:
     distributions: tuple[str, ...]  # installed packages any of which brings the framework
     module: str  # the framework's import name
     cpu_environment: dict[str, str]  # set for workers on virtual CPU devices
+    deterministic_environment: dict[str, str]  # set for deterministic runs; added to what a variable of flags holds
 
 
 STRATEGIES = (
@@ -29,6 +30,7 @@ STRATEGIES = (
         distributions=("torch",),
         module="torch",
         cpu_environment={"GLOO_SOCKET_IFNAME": "lo"},
+        deterministic_environment={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
     ),
     Strategy(
         backend="tensorflow",
@@ -38,6 +40,7 @@ STRATEGIES = (
         distributions=("tensorflow", "tensorflow-cpu"),
         module="tensorflow",
         cpu_environment={},
+        deterministic_environment={},
     ),
     Strategy(
         backend="jax",
@@ -48,6 +51,7 @@ STRATEGIES = (
         module="jax",
         # XLA sizes its pool by NPROC; virtual devices that share a pool smaller than the devices deadlock.
         cpu_environment={"NPROC": "64"},
+        deterministic_environment={"XLA_FLAGS": "--xla_gpu_deterministic_ops=true"},
     ),
 )
 

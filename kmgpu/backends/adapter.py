@@ -23,6 +23,7 @@ class Place:
     process: int
     processes: int
     threads: int  # CPU threads for each process
+    deterministic: bool  # whether the framework is to take only what gives the same bits in every run
     rendezvous: str  # a file that does not exist yet, in a private directory on a local disk
 
 
@@ -61,8 +62,8 @@ class Adapter(Protocol):
     def facts(self) -> dict[str, Any]:
         """What the framework itself says: version, device names, precision as read back."""
 
-    def reset(self, seed: int, dtype: str) -> None:
-        """Forget what earlier recipes left in Keras, set its float type, and seed Python, NumPy and the framework."""
+    def reset(self, seed: int, precision: str) -> None:
+        """Forget what earlier recipes left in Keras, set the precision, and seed Python, NumPy and the framework."""
 
     def scope(self) -> AbstractContextManager[Any]:
         """Context in which the recipe's file is imported and its Keras objects are made."""

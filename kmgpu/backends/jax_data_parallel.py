@@ -29,6 +29,8 @@ keras = common.import_keras("jax")
 
 __all__ = ["Adapter", "lost_peer", "start"]
 
+PRECISION = "jax_default_matmul_precision"  # of products of float32 and float64, and of convolutions
+
 
 class Adapter:
     """DataParallel on the first ``devices`` devices of this process."""
@@ -48,21 +50,24 @@ class Adapter:
         self._place = place
 
     def facts(self) -> dict[str, Any]:
-        return common.model_facts(self.model) | {
-            "framework": f"jax {jax.__version__}",
-            "devices": [str(device) for device in self._used],
-            "precision": {
-                "dtype": keras.config.floatx(),
-                "tf32": jax.config.values["jax_default_matmul_precision"] != "highest",
-            },
-            "compiled": "jit" if not jax.config.jax_disable_jit else False,
-            "threads": self._place.threads,
-        }
+        precision = common.precision_facts(self.model, jax.config.values[PRECISION] != "highest")
+        return (
+            common.model_facts(self.model)
+            | precision
+            | {
+                "framework": f"jax {jax.__version__}",
+                "devices": [str(device) for device in self._used],
+                "deterministic": self._place.deterministic,
+                "compiled": "jit" if not jax.config.jax_disable_jit else False,
+                "threads": self._place.threads,
+            }
+        )
 
-    def reset(self, seed: int, dtype: str) -> None:
+    def reset(self, seed: int, precision: str) -> None:
         keras.backend.clear_session()
-        jax.config.update("jax_enable_x64", dtype == "float64")
-        common.set_float(dtype)
+        jax.config.update("jax_enable_x64", precision == "float64")
+        jax.config.update(PRECISION, "tensorfloat32" if precision == "tf32" else "highest")
+        common.set_precision(precision)
         keras.utils.set_random_seed(seed)
 
     @contextlib.contextmanager

@@ -14,7 +14,6 @@ devices: list[Any] = []  # once started
 
 def start(place: Place) -> None:
     """Initialise the devices of this process."""
-    jax.config.update("jax_default_matmul_precision", "highest")
     if place.device_kind == "cpu":
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", place.devices)

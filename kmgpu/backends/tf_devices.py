@@ -16,7 +16,8 @@ def start(place: Place) -> None:
     """Initialise the devices of this process."""
     tf.config.threading.set_intra_op_parallelism_threads(place.threads)
     tf.config.threading.set_inter_op_parallelism_threads(place.threads)
-    tf.config.experimental.enable_tensor_float_32_execution(False)
+    if place.deterministic:
+        tf.config.experimental.enable_op_determinism()
     if place.device_kind == "gpu":
         gpus = tf.config.list_physical_devices("GPU")
         chosen = place.device_ids or tuple(range(place.devices))

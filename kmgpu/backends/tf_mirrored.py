@@ -43,20 +43,23 @@ class Adapter:
             self.not_in_callbacks = ("evaluate", "test_on_batch")
 
     def facts(self) -> dict[str, Any]:
-        return common.model_facts(self.model) | {
-            "framework": f"tensorflow {tf.__version__}",
-            "devices": [name.removeprefix("/device:") for name in all_devices[: self.devices]],
-            "precision": {
-                "dtype": keras.config.floatx(),
-                "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
-            },
-            "compiled": "tf.function" if not tf.config.functions_run_eagerly() else False,
-            "threads": tf.config.threading.get_intra_op_parallelism_threads(),
-        }
+        tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
+        return (
+            common.model_facts(self.model)
+            | common.precision_facts(self.model, tf32)
+            | {
+                "framework": f"tensorflow {tf.__version__}",
+                "devices": [name.removeprefix("/device:") for name in all_devices[: self.devices]],
+                "deterministic": self._place.deterministic,
+                "compiled": "tf.function" if not tf.config.functions_run_eagerly() else False,
+                "threads": tf.config.threading.get_intra_op_parallelism_threads(),
+            }
+        )
 
-    def reset(self, seed: int, dtype: str) -> None:
+    def reset(self, seed: int, precision: str) -> None:
         keras.backend.clear_session()
-        common.set_float(dtype)
+        tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
+        common.set_precision(precision)
         keras.utils.set_random_seed(seed)
 
     def scope(self) -> Any:

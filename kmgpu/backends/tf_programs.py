@@ -93,7 +93,7 @@ def train_as_shipped(adapter: Any, values: Any, specs: Any) -> Any:
         with common.use(here):
             with tf.GradientTape() as tape:
                 loss = common.local_loss(adapter.model, adapter.plan, trees(adapter, leaves), training=True)
-                scaled = loss * here.gradient_scale
+                scaled = adapter.model.optimizer.scale_loss(loss) * here.gradient_scale
             grads = tape.gradient(scaled, [variable.value for variable in adapter.model.trainable_variables])
         adapter.model.optimizer.apply(grads, adapter.model.trainable_variables)
         return loss

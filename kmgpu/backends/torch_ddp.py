@@ -57,17 +57,23 @@ class Adapter:
 
     def facts(self) -> dict[str, Any]:
         name = torch.cuda.get_device_name(0) if self._device != "cpu" else "cpu"
-        return common.model_facts(self.model) | {
-            "framework": f"torch {torch.__version__}",
-            "devices": [f"{name} (process {process})" for process in range(self.devices)],
-            "precision": {"dtype": keras.config.floatx(), "tf32": torch.backends.cuda.matmul.allow_tf32},
-            "compiled": False,
-            "threads": torch.get_num_threads(),
-        }
+        precision = common.precision_facts(self.model, torch.backends.cuda.matmul.allow_tf32)
+        return (
+            common.model_facts(self.model)
+            | precision
+            | {
+                "framework": f"torch {torch.__version__}",
+                "devices": [f"{name} (process {process})" for process in range(self.devices)],
+                "deterministic": torch.are_deterministic_algorithms_enabled(),
+                "compiled": False,
+                "threads": torch.get_num_threads(),
+            }
+        )
 
-    def reset(self, seed: int, dtype: str) -> None:
+    def reset(self, seed: int, precision: str) -> None:
         keras.backend.clear_session()
-        common.set_float(dtype)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        common.set_precision(precision)
         keras.utils.set_random_seed(seed)
 
     def scope(self) -> Any:
@@ -154,10 +160,15 @@ class Adapter:
             later = number < len(update) and isinstance(module, DistributedDataParallel)
             rows = common.use(dataclasses.replace(sharding, denominators=known))
             with rows, module.no_sync() if later else contextlib.nullcontext():
-                loss = module(*trees) * self.devices  # DDP takes the mean over the processes, but parts add up
+                loss = module(*trees)
                 (self.model.optimizer.scale_loss(loss) * sharding.gradient_scale).backward()
             parts.append(loss.detach())
-        return torch.stack(parts).sum()
+        if self.devices > 1:
+            # DDP takes the mean over the processes, but parts add up. The factor is not on the loss, where float16
+            # would overflow sooner on more devices.
+            grads = [variable.value.grad for variable in self.model.trainable_variables]
+            torch._foreach_mul_([grad for grad in grads if grad is not None], self.devices)
+        return torch.stack(parts).sum() * self.devices
 
     def _denominators(self, update: Sequence[Any]) -> list[torch.Tensor]:
         """Count what the losses of all batches of an update divide by, in a forward pass over each."""

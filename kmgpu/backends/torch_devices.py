@@ -15,9 +15,9 @@ from kmgpu.errors import MissingEnvironment
 def start(place: Place) -> None:
     """Initialise this process's device and join the group of all processes."""
     torch.set_num_threads(place.threads)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = not place.deterministic  # autotuning may choose another kernel in another run
+    torch.backends.cudnn.deterministic = place.deterministic
+    torch.use_deterministic_algorithms(place.deterministic)
     if place.device_kind == "gpu":
         if not torch.cuda.is_available():
             raise MissingEnvironment("torch sees no GPU; install a CUDA build of torch or use --device-kind cpu")

@@ -55,7 +55,8 @@ def _make(load: Any, manifest: Path, what: str) -> tuple[Any, Any]:
         stream = streams.of_function(load, data, what)
         tree = None if stream else _write(data, manifest.parent, what)
     except Exception as error:
-        _publish(manifest, {"error": type(error).__name__, "message": str(error)})
+        kind = "OutOfMemory" if isinstance(error, MemoryError) else type(error).__name__
+        _publish(manifest, {"error": kind, "message": str(error)})
         raise
     _publish(manifest, {"tree": tree, "stream": stream is not None})
     return stream or data, tree

@@ -39,6 +39,8 @@ def facts(run: Run) -> dict[str, Any]:
         "track": run.job.track,
         "randomness": run.job.randomness,
         "loss gather": run.job.loss_gather,
+        "asked precision": run.job.precision,
+        "deterministic": run.job.deterministic,
         "seed": run.job.seed,
         "epochs": start.get("epochs"),
         "learning rate": start.get("learning_rate"),
@@ -81,7 +83,7 @@ def _differing(name: str, values: Sequence[tuple[Run, Any]]) -> list[str]:
 
 
 def _precision(run: Run) -> dict[str, Any]:
-    return run.start.get("precision") or {}
+    return {**(run.start.get("precision") or {}), **(run.start.get("numerics") or {})}
 
 
 def _short(value: str) -> str:

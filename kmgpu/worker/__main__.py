@@ -56,11 +56,9 @@ def main() -> int:
 def report(rundir: Any, process: int, error: BaseException) -> None:
     """Say in the run directory why this process stops, at once, before its peers notice."""
     from kmgpu.rundir import write_json
-    from kmgpu.worker import session
+    from kmgpu.worker import failures, session
 
-    kind = type(error).__name__
-    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
-        kind = "OutOfMemory"
+    kind = "OutOfMemory" if failures.is_out_of_memory(error) else type(error).__name__
     lost_peer = session.lost_peer(error)
     notes = list(getattr(error, "__notes__", ()))  # they say which row it was
     record = {

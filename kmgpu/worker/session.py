@@ -21,7 +21,7 @@ from kmgpu.errors import KmgpuError, UsageError, first_line
 from kmgpu.job import Job
 from kmgpu.recipe import Recipe
 from kmgpu.rundir import EventWriter, RunDir
-from kmgpu.worker import loop, parity, using
+from kmgpu.worker import failures, loop, parity, using
 from kmgpu.worker.run import Run
 
 _adapter_module: ModuleType | None = None
@@ -42,6 +42,7 @@ class Session:
             process=process,
             processes=processes,
             threads=max(1, len(os.sched_getaffinity(0)) // processes),
+            deterministic=jobs[0].deterministic,
             rendezvous=str(scratch / "rendezvous"),
         )
         self._scratch = scratch
@@ -49,6 +50,7 @@ class Session:
         self._module.start(self._place)
         self._adapter: Any = None
         self._number = 0  # of the run
+        self._batch_size: int | None = None  # of the run, once it is known
 
     def __enter__(self) -> Session:
         return self
@@ -64,12 +66,26 @@ class Session:
         self._number += 1
         if adapter.process >= adapter.processes:
             return
+        self._batch_size = job.batch_size
+        try:
+            self._run(job, rundir, adapter)
+        except Exception as error:
+            meant = failures.meaning(
+                error, job, process=adapter.process, processes=adapter.processes, batch_size=self._batch_size,
+                peak_bytes=loop.peak_bytes(adapter),
+            )  # fmt: skip
+            if meant is None:
+                raise
+            raise meant from error
+
+    def _run(self, job: Job, rundir: RunDir, adapter: Adapter) -> None:
         events = EventWriter(rundir.events_file) if adapter.process == 0 else None
         record = events.write if events is not None else (lambda event, **fields: None)
         scratch = self._scratch / f"run-{self._number}" if adapter.processes > 1 else None
         recipe = make_recipe(job, adapter)
+        self._batch_size = job.batch_size or recipe.batch_size
         train = Wish(
-            "train", adapter.process, adapter.processes, job.batch_size or recipe.batch_size,
+            "train", adapter.process, adapter.processes, self._batch_size,
             given=job.batch_size is not None, steps=job.steps_per_epoch or recipe.steps_per_epoch, seed=job.seed,
             shuffle=recipe.shuffle,
             accumulate=recipe.accumulate, class_weight=recipe.class_weight, workers=job.workers, folder=scratch,
@@ -89,6 +105,8 @@ class Session:
             what = job.options["data"]
             steps = recipe.validation_steps if what == "validation" else recipe.steps_per_epoch
             using.evaluate(job, rundir, adapter, recipe, whole(getattr(recipe, what), what, steps), record)
+        elif job.mode == "export":
+            using.export(job, rundir, adapter, recipe, whole(recipe.train, "train"), record)
         elif job.mode == "parity":
             parity.run(job, rundir, adapter, recipe, open_feed(recipe.train, train), record)
         else:
@@ -103,7 +121,7 @@ class Session:
 
 def make_recipe(job: Job, adapter: Adapter) -> Recipe:
     """Import the recipe's file and call its function, in the adapter's scope; what goes wrong is one sentence."""
-    adapter.reset(job.seed, job.options.get("dtype", "float32"))
+    adapter.reset(job.seed, job.precision)
     adapter.tools.set_randomness(adapter.words if job.randomness == "portable" else None)
     path = Path(job.recipe)
     sys.path.insert(0, str(path.parent))  # a recipe may import its neighbours
@@ -116,7 +134,7 @@ def make_recipe(job: Job, adapter: Adapter) -> Recipe:
             sys.modules[name] = module
             spec.loader.exec_module(module)
             recipe = module.recipe(**job.settings)
-        except KmgpuError:
+        except (KmgpuError, MemoryError):
             raise
         except Exception as error:
             traceback.print_exception(error)

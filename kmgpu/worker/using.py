@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from kmgpu.recipe import Recipe
 from kmgpu.rundir import RunDir, write_json
 from kmgpu.worker import loop, weights
 
+EXPORTS = {"savedmodel": "tf_saved_model", "onnx": "onnx"}  # names of Keras's
 FLOATS = "float32"  # what files hold instead of bfloat16, which is no type of NumPy's
 
 
@@ -54,6 +56,25 @@ def predict(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Fe
     if adapter.process == 0:
         _write(output, {name: np.concatenate(values) for name, values in parts.items()})
     record("end", initial_weights=started["weights"], rows=rows.rows)
+
+
+def export(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Feed, record: Callable) -> None:
+    """Write the model in a format of Keras's exporters, whole or not at all; replaces what is there."""
+    (first,) = rows.first()
+    started = _prepare(job, adapter, recipe, first, {}, record)
+    adapter.variables()  # JAX gives its state back to Keras's variables
+    output = Path(job.options["output"])
+    neighbour = output.with_name(f".{os.getpid()}.{output.name}")
+    try:
+        if job.options["format"] == "weights":
+            recipe.model.save_weights(neighbour)
+        else:
+            recipe.model.export(neighbour, format=EXPORTS[job.options["format"]], verbose=False)
+        _remove(output)
+        neighbour.replace(output)
+    finally:
+        _remove(neighbour)
+    record("end", initial_weights=started["weights"])
 
 
 def read_input(path: str) -> Any:
@@ -117,6 +138,13 @@ def _join(adapter: Adapter, values: Any, size: int) -> np.ndarray:
     padded = np.concatenate([values, np.zeros((most - len(values), *values.shape[1:]), values.dtype)])
     counts = adapter.gather(np.array(len(values)))
     return np.concatenate([rows[:count] for rows, count in zip(adapter.gather(padded), counts, strict=True)])
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, arrays: dict[str, Any]) -> None:

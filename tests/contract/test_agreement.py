@@ -19,6 +19,7 @@ UNEVEN, FEWER = "smooth-uneven-last-batch", "smooth-fewer-rows-than-devices"
 # 20 steps each. The last batch of an epoch has 9 rows, or 1, of 12.
 cells.add(UNEVEN, "conv", settings={"rows": 45}, initial_weights=START, seed=3)
 cells.add(FEWER, "conv", settings={"rows": 37}, initial_weights=START, seed=3)
+cells.add("remat", "conv", devices=(1, 2), settings={"remat": True}, initial_weights=START, seed=3)
 cells.add("kinks", "conv", settings={"smooth": False, "steps": 1, "epochs": 1}, initial_weights=START, seed=3)
 
 everywhere = pytest.mark.parametrize(
@@ -69,3 +70,11 @@ def test_all_start_from_the_same_weights_and_see_the_same_samples(ran, name, bac
     reference, run = ran("jax", name, 1), ran(backend, name, devices)
     for kind in ("initial_weights", "sample_order"):
         assert run.outcome["hashes"][kind] == reference.outcome["hashes"][kind] != None, kind  # noqa: E711
+
+
+@pytest.mark.parametrize("devices", (1, 2))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_layers_that_are_computed_again_for_the_gradient_give_the_same(ran, backend, devices):
+    kept, run = ran(backend, UNEVEN, devices), ran(backend, "remat", devices)
+    np.testing.assert_allclose(run.losses, kept.losses, rtol=1e-6)
+    assert apart(run, kept) < 1e-6

@@ -83,6 +83,42 @@ def test_a_rank_that_fails_is_named_with_its_cause_and_the_others_end(tmp_path):
     assert outcome["status"] == "failed" and "bad row 5" in outcome["reason"]
 
 
+@pytest.mark.parametrize(
+    ("backend", "how"),
+    [("torch", "raised"), ("torch", "host"), ("torch", "framework"), ("tensorflow", "framework"), ("jax", "framework")],
+)
+def test_memory_that_does_not_suffice_is_said_with_rank_batch_and_peak_and_all_end(tmp_path, backend, how):
+    out = tmp_path / "run"
+    answer = subprocess.run(
+        command(
+            cells.RECIPES / "out_of_memory.py", "--backend", backend, "--devices", "2", "--out", str(out),
+            *("--set", f"how={how}"),
+        ),
+        capture_output=True, text=True, cwd=tmp_path, timeout=START_SECONDS + SECONDS,
+    )  # fmt: skip
+    process = "process 1 of 2" if backend == "torch" else "process 0 of 1"
+    assert answer.returncode == 7, answer.stderr
+    assert answer.stderr.startswith(f"kmgpu: {process} ran out of memory (global batch 4, peak ")
+    assert len(answer.stderr.splitlines()) == 1 and "Traceback" not in answer.stdout
+    assert cells.processes_of(out) == []
+    started = RunDir(out).events()[0]["time"]
+    assert RunDir(out).outcome()["ended"] - started < SECONDS
+
+
+def test_an_operation_without_a_deterministic_form_is_one_sentence(tmp_path):
+    recipe = tmp_path / "mine.py"
+    recipe.write_text(
+        f"import torch\ntorch.zeros(2).put_(torch.tensor([0]), torch.ones(1))\n{HEAD}"
+        "    return Recipe(model(), train=(x, y))\n"
+    )
+    answer = subprocess.run(
+        command(recipe, "--backend", "torch", "--deterministic"), capture_output=True, text=True, cwd=tmp_path,
+        timeout=START_SECONDS + SECONDS,
+    )  # fmt: skip
+    assert answer.returncode == 2 and len(answer.stderr.splitlines()) == 1
+    assert "kmgpu: --deterministic: RuntimeError: put_ does not have a deterministic implementation" in answer.stderr
+
+
 @pytest.mark.parametrize("what", REFUSED)
 def test_a_recipe_that_cannot_be_trained_is_refused_in_one_sentence(tmp_path, what):
     body, sentence = REFUSED[what]

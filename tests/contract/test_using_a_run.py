@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import cells
 import numpy as np
 import pytest
 
-from kmgpu import using
+from kmgpu import exporting, using
 from kmgpu.backends import BACKENDS
 from kmgpu.report import runs
 from kmgpu.rundir import RunDir, read_json
 
-pytestmark = [
-    pytest.mark.workers,
-    pytest.mark.parametrize("devices", cells.DEVICES),
-    pytest.mark.parametrize("backend", BACKENDS),
-]
+pytestmark = pytest.mark.workers
+everywhere = pytest.mark.parametrize(
+    ("backend", "devices"), [(backend, devices) for backend in BACKENDS for devices in cells.DEVICES]
+)
 
 TRAINED = "trained-to-be-used"
 cells.add(TRAINED, "conv", devices=(2,), settings={"rows": 24, "epochs": 2}, seed=5)
@@ -43,9 +44,16 @@ def used(ran, tmp_path_factory):
             made["predict", "images", devices] = runs.load(ran("jax", TRAINED, 2).rundir.path), options
             options = {"input": str(folder / "two.npz"), "output": str(folder / f"{backend}-{devices}.npz")}
             made["predict", "two", devices] = two, options
+        own = runs.load(ran(backend, TRAINED, 2).rundir.path)
+        for kind in ("weights", "savedmodel"):
+            if exporting.FORMATS[kind].backend in (None, backend):
+                output = folder / f"{backend}-{kind}{exporting.FORMATS[kind].suffix}"
+                made["export", kind, 1] = own, {"format": kind, "output": str(output)}
         rundirs = {}
         for key, (trained, options) in made.items():
-            job = using._job(trained, key[0], options, backend, key[2], "cpu", 4, None)
+            job = using.make_job(
+                trained, key[0], options, backend=backend, devices=key[2], device_kind="cpu", batch_size=4
+            )
             rundirs[key] = RunDir.create(folder / f"{backend}-{'-'.join(map(str, key))}", job)
         error, _ = cells.launch(list(rundirs.values()))
         assert error is None, error
@@ -54,6 +62,7 @@ def used(ran, tmp_path_factory):
     return folder, {backend: run(backend) for backend in BACKENDS}
 
 
+@everywhere
 @pytest.mark.parametrize("trainer", BACKENDS)
 def test_an_evaluation_gives_the_runs_own_scores(ran, used, backend, devices, trainer):
     run = ran(trainer, TRAINED, 2)
@@ -63,6 +72,7 @@ def test_an_evaluation_gives_the_runs_own_scores(ran, used, backend, devices, tr
     assert record["weights"] == run.outcome["hashes"]["final_weights"][0]
 
 
+@everywhere
 def test_predictions_are_one_row_for_each_row_in_order(used, backend, devices):
     folder, _ = used
     outputs, reference = np.load(folder / f"{backend}-{devices}.npy"), np.load(folder / "jax-1.npy")
@@ -71,6 +81,7 @@ def test_predictions_are_one_row_for_each_row_in_order(used, backend, devices):
     assert len({row.tobytes() for row in outputs}) == ROWS
 
 
+@everywhere
 def test_inputs_come_and_outputs_go_by_their_names(ran, used, backend, devices):
     folder, _ = used
     weight = ran("jax", "two-inputs-to-be-used", 1).weight
@@ -79,7 +90,50 @@ def test_inputs_come_and_outputs_go_by_their_names(ran, used, backend, devices):
         np.testing.assert_allclose(outputs["output"][:, 0], weight * (np.arange(ROWS) + 2) / 2, rtol=1e-6)
 
 
+@everywhere
 def test_nothing_half_written_is_left(used, backend, devices):
     folder, rundirs = used
     assert not [path for path in folder.rglob(".*") if path.is_file()]
     assert all(rundir.outcome()["status"] == "ok" for rundir in rundirs[backend].values())
+
+
+LOAD = """
+import json, keras, numpy as np, tensorflow as tf
+paths = json.loads(open("paths.json").read())
+x = np.load("images.npy").astype("float32")
+apart = {}
+for backend, (model, weights) in paths["weights"].items():
+    truth = keras.models.load_model(model).predict(x, verbose=0)
+    other = keras.models.clone_model(keras.models.load_model(model))
+    other.load_weights(weights)
+    apart[f"weights {backend}"] = float(np.abs(other.predict(x, verbose=0) - truth).max())
+    assert np.abs(truth).max() > 0.01
+truth = keras.models.load_model(paths["savedmodel"][0]).predict(x, verbose=0)
+served = tf.saved_model.load(paths["savedmodel"][1]).serve(x).numpy()
+apart["savedmodel"] = float(np.abs(served - truth).max())
+apart["a batch of another size"] = float(
+    np.abs(tf.saved_model.load(paths["savedmodel"][1]).serve(x[:3]).numpy() - truth[:3]).max()
+)
+print(json.dumps(apart))
+"""
+
+
+def test_exports_are_loaded_by_plain_keras_and_tensorflow_and_give_the_same(ran, used, tmp_path):
+    folder, _ = used
+    models = {backend: str(ran(backend, TRAINED, 2).rundir.model_file) for backend in BACKENDS}
+    paths = {
+        "weights": {backend: (models[backend], str(folder / f"{backend}-weights.weights.h5")) for backend in BACKENDS},
+        "savedmodel": (models["tensorflow"], str(folder / "tensorflow-savedmodel")),
+    }
+    (tmp_path / "paths.json").write_text(json.dumps(paths))
+    (tmp_path / "images.npy").write_bytes((folder / "images.npy").read_bytes())
+    answer = cells.python("-c", LOAD, folder=tmp_path, limit=120, KERAS_BACKEND="tensorflow")
+    assert answer.code == 0, answer.err[-3000:]
+    apart = json.loads(answer.out.splitlines()[-1])
+    assert len(apart) == 5 and max(apart.values()) < 1e-6, apart
+
+
+def test_a_keras_export_is_the_runs_model_with_its_optimizer(ran, tmp_path):
+    rundir = ran("jax", TRAINED, 2).rundir
+    path = exporting.export(rundir.path, "keras", output=tmp_path / "mine.keras")
+    assert path.read_bytes() == rundir.model_file.read_bytes()

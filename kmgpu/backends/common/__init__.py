@@ -10,7 +10,7 @@ from kmgpu.backends.common.callbacks import (
     overridden,
 )
 from kmgpu.backends.common.check import check
-from kmgpu.backends.common.imports import import_keras, set_float
+from kmgpu.backends.common.imports import import_keras
 from kmgpu.backends.common.layers import layer_outputs, watched_layers
 from kmgpu.backends.common.metrics import of_device, parts
 from kmgpu.backends.common.model import (
@@ -28,6 +28,7 @@ from kmgpu.backends.common.model import (
     to_numpy,
 )
 from kmgpu.backends.common.plan import Plan, make_plan
+from kmgpu.backends.common.precision import precision_facts, set_precision
 from kmgpu.backends.common.randomness import (
     load_random_state,
     portable,
@@ -45,6 +46,6 @@ __all__ = [
     "check_validation", "dtypes", "finalize",
     "ignored_by_steps", "import_keras", "layer_outputs", "learning_rate", "load_random_state", "load_state",
     "local_loss", "make_plan", "metric_results", "model_facts", "names", "of_device", "overridden", "parts",
-    "portable", "predict", "random_state", "restored", "set_float", "set_randomness", "state", "to_numpy", "unshared",
-    "use", "watched_layers", "without_randomness",
+    "portable", "precision_facts", "predict", "random_state", "restored", "set_precision", "set_randomness", "state",
+    "to_numpy", "unshared", "use", "watched_layers", "without_randomness",
 ]  # fmt: skip

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from kmgpu.backends import replacements
 from kmgpu.backends.common.reductions import install
 from kmgpu.errors import UsageError
 
@@ -99,12 +98,3 @@ def _hide_from_tensorflow(tensorflow: Any) -> None:
 
 
 _HIDE = {"jax": _hide_from_jax, "tensorflow": _hide_from_tensorflow}  # torch takes no device before it is asked to
-
-
-def set_float(dtype: str) -> None:
-    """Set the type of weights, inputs and computations: float32, or a float64 that is float64 everywhere."""
-    import keras
-
-    keras.config.set_floatx(dtype)
-    keras.config.set_dtype_policy(dtype)
-    replacements.install(dtype == "float64")

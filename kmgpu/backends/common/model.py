@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kmgpu.backends.adapter import State
+from kmgpu.backends.common.precision import scale_losses
 from kmgpu.backends.common.randomness import learn_draws, portable
 from kmgpu.data.loader import Batch
 from kmgpu.errors import UsageError
@@ -51,6 +52,7 @@ def build(model: Any, sample: Batch, scored: bool = True) -> Copies:
     except Exception as error:  # whatever Keras or a layer of the user's raises for data of another shape
         traceback.print_exception(error)
         raise UsageError(f"the model cannot be built for the recipe's data: {core(str(error))}") from error
+    scale_losses(model)
     if not model.trainable_variables:
         raise UsageError("the recipe's model has no trainable weights")
     with perturbed(model):  # weights of zero look like slots of zero
@@ -204,7 +206,7 @@ def model_facts(model: Any) -> dict[str, Any]:
     """Return the number of parameters, the learning rate or its schedule, and Keras's version."""
     import keras
 
-    rate = model.optimizer._learning_rate
+    rate = getattr(model.optimizer, "inner_optimizer", model.optimizer)._learning_rate
     value = float(to_numpy(model.optimizer.learning_rate))
     named = value if hasattr(rate, "path") else f"{type(rate).__name__}, from {value:g}"
     return {"parameters": model.count_params(), "learning_rate": named, "keras": keras.__version__}
