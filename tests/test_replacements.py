@@ -133,8 +133,36 @@ SCHEDULE_FREE = """
     assert abs(cured - y) < 1e-6, (cured, y)
 """
 
+RECOMPUTED = """
+    import numpy as np
+    from kmgpu.backends import common, replacements
+    keras = common.import_keras("tensorflow")
+    import tensorflow as tf
+
+    def gradient():
+        with keras.RematScope(mode="full"):
+            layer = keras.layers.Dropout(0.0)
+        x = tf.Variable([[0.3, -0.7]])
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                y = layer(x, training=True)
+            return tape.gradient(y, x)
+
+        return step().numpy()
+
+    try:
+        gradient()
+        raise SystemExit("a layer is recomputed in a graph with keywords: cured")
+    except ValueError as error:
+        assert "keyword" in str(error), error
+    replacements.install(float64=False)
+    assert np.array_equal(gradient(), np.ones((1, 2), "float32"))
+"""
+
 SCRIPTS = {
-    "torch": TORCH, "tensorflow": TENSORFLOW, "jax": JAX,
+    "torch": TORCH, "tensorflow": TENSORFLOW, "jax": JAX, "recomputed": RECOMPUTED,
     **{f"schedule-free-{name}": SCHEDULE_FREE.replace("{backend!r}", repr(name)) for name in ("torch", "tensorflow")},
 }  # fmt: skip
 

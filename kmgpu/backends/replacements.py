@@ -1,11 +1,13 @@
 """Functions of Keras 3.15 that differ between backends, replaced so that all compute the same.
 
-Always: attention on torch, ScheduleFreeAdamW on torch and TensorFlow. In float64 models: what silently computes in
-float32. Each names what goes wrong without it; tests/test_replacements.py fails when Keras changes, and then it may go.
+Always: attention on torch, ScheduleFreeAdamW on torch and TensorFlow, recomputed layers on TensorFlow. In float64
+models: what silently computes in float32. Each names what goes wrong without it; tests/test_replacements.py fails when
+Keras changes, and then it may go.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -122,6 +124,15 @@ def _gelu(original: Callable[..., Any]) -> Callable[..., Any]:
     return gelu
 
 
+def _remat(original: Callable[..., Any]) -> Callable[..., Any]:
+    """tf.recompute_grad takes no keywords in a graph, and layers are called with training=... and mask=...."""
+
+    def remat(f: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: original(functools.partial(f, **kwargs))(*args)
+
+    return remat
+
+
 def _weight_decay(original: Callable[..., Any]) -> Callable[..., Any]:
     """TensorFlow's optimizer casts its weight decay by way of float32."""
 
@@ -154,6 +165,7 @@ _TABLE: dict[str, tuple[tuple[bool, str, str, Callable[[Any], Any]], ...]] = {
     ),
     "tensorflow": (
         (False, _SCHEDULE_FREE, "update_step", _schedule_free),
+        (False, "keras.src.backend.tensorflow.core", "remat", _remat),
         (True, "keras.src.backend.tensorflow.core", "cast", _cast),
         (True, "keras.src.backend.tensorflow.nn", "gelu", _gelu),
         (True, "keras.src.backend.tensorflow.optimizer.TFOptimizer", "_apply_weight_decay", _weight_decay),
