@@ -117,16 +117,7 @@ def stock(ran, tmp_path_factory):
         return dict(found)
 
 
-UNFINISHED = {"optimizers": "Keras's fit ends with the moving averages (use_ema) as the weights, a run does not"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=UNFINISHED[name]) if name in UNFINISHED else ())
-        for name in STOCK
-    ],
-)
+@pytest.mark.parametrize("name", STOCK)
 def test_one_device_computes_what_keras_fit_computes(ran, stock, name):
     run = ran("jax", name, 1)
     initial = load_file(run.rundir.initial_weights_file)
