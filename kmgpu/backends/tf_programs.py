@@ -109,6 +109,9 @@ def train(adapter: Any, values: Any, specs: Any) -> Any:
 
 def apply(adapter: Any, grads: Any) -> None:
     optimizer = adapter.model.optimizer
+    if adapter.devices == 1:
+        with tf.control_dependencies(grads):  # a layer that is computed again must not read weights that are updated
+            grads = [tf.identity(grad) for grad in grads]
     # In cross-replica context; LossScaleOptimizer.apply refuses that, what it does then does not.
     update = getattr(optimizer, "_common_apply", optimizer.apply) if adapter.devices > 1 else optimizer.apply
     update(grads, adapter.model.trainable_variables)

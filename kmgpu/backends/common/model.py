@@ -42,16 +42,9 @@ def build(model: Any, sample: Batch, scored: bool = True) -> Copies:
     trees = keras.tree.map_structure(
         lambda array: None if array is None else as_keras(array), (sample.x, sample.y, sample.sample_weight)
     )
-    try:
-        if scored:
-            model._symbolic_build(data_batch=trees)
-        else:
+    with _in_one_sentence():
+        if not model.built or not scored:
             model(keras.tree.map_structure(spec, trees[0]))
-    except (MemoryError, UsageError):
-        raise
-    except Exception as error:  # whatever Keras or a layer of the user's raises for data of another shape
-        traceback.print_exception(error)
-        raise UsageError(f"the model cannot be built for the recipe's data: {core(str(error))}") from error
     scale_losses(model)
     if not model.trainable_variables:
         raise UsageError("the recipe's model has no trainable weights")
@@ -59,9 +52,23 @@ def build(model: Any, sample: Batch, scored: bool = True) -> Copies:
         model.optimizer.build(model.trainable_variables)
         copies = _copied_slots(model)
     _copy(copies)
+    with _in_one_sentence():
+        if scored:
+            model._symbolic_build(data_batch=trees)  # loss and metrics; it would build the optimizer too
     if portable():
         learn_draws(model, trees[0])
     return copies
+
+
+@contextlib.contextmanager
+def _in_one_sentence() -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, UsageError):
+        raise
+    except Exception as error:  # whatever Keras or a layer of the user's raises for data of another shape
+        traceback.print_exception(error)
+        raise UsageError(f"the model cannot be built for the recipe's data: {core(str(error))}") from error
 
 
 @contextlib.contextmanager
