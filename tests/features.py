@@ -26,7 +26,6 @@ class Feature:
     tolerance: float = TOLERANCE
     devices: tuple[int, ...] = cells.DEVICES
     reference: tuple[str, int] | None = None  # cell and devices to compare with; else the same cell on one device
-    unfinished: str = ""  # what is known to be wrong with it
 
     def expected(self, backend: str) -> str:
         return EXACT if backend == "jax" else self.how

@@ -39,9 +39,8 @@ def parameters() -> list[object]:
         for backend in BACKENDS:
             for devices in feature.devices:
                 if (backend, feature.cell, devices) != ("jax", *reference):
-                    marks = [pytest.mark.xfail(strict=True, reason=feature.unfinished)] if feature.unfinished else []
                     name = f"{feature.title}-{backend}-{devices}"
-                    found.append(pytest.param(feature, backend, devices, marks=marks, id=name))
+                    found.append(pytest.param(feature, backend, devices, id=name))
     return found
 
 
