@@ -291,7 +291,14 @@ def compare(
     scaling: Annotated[
         str, typer.Option(metavar="strong|weak", help="strong: one global batch; weak: one batch for each device.")
     ] = "strong",
-    repeats: Annotated[int, typer.Option(metavar="R", help="Fresh processes for each cell of the grid.")] = 1,
+    repeats: Annotated[
+        int | None, typer.Option(metavar="R", help="Fresh processes for each cell of the grid.", show_default="1")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Repeat as often as 30m or 2h allow; a pilot measures it first.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A first look: --repeats 3 --max-steps 100.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="For a study that is published: --repeats 8.")] = False,
     device_kind: DeviceKind = "auto",
     track: Track = "same-math",
     randomness: Randomness = "native",
@@ -300,6 +307,7 @@ def compare(
         int | None, typer.Option(metavar="B", help="Global batch; under weak scaling the batch of each device.")
     ] = None,
     epochs: Epochs = None,
+    max_steps: Annotated[int | None, typer.Option(metavar="N", help="End each run after N updates.")] = None,
     seed: Seed = 0,
     workers: Workers = None,
     precision: Precision = "float32",
@@ -326,14 +334,16 @@ def compare(
     kmgpu compare digits_cnn
     kmgpu compare digits_cnn --backends torch,jax --devices 1,2,4 --repeats 3
     kmgpu compare digits_mlp --scaling weak --batch-size 32 --out studies/weak
+    kmgpu compare digits_cnn --budget 30m
+    kmgpu study studies/weak          (goes on where it was interrupted)
     """
     from rich.console import Console
 
     from kmgpu import comparison, recipe_card
-    from kmgpu.report import price as pricing
-    from kmgpu.report import tables
 
     console = Console(highlight=False)
+    if quick or full:
+        repeats, max_steps = _preset(quick, full, repeats, budget, max_steps)
     with _one_line(console) as progress:
         result = comparison.compare(
             recipe,
@@ -341,9 +351,11 @@ def compare(
             devices=_numbers("--devices", devices),
             scaling=scaling,
             repeats=repeats,
+            budget=budget,
             settings=recipe_card.parse_settings(recipe_card.card(recipe_card.find_recipe(recipe)), settings or []),
             batch_size=batch_size,
             epochs=epochs,
+            max_steps=max_steps,
             seed=seed,
             workers=workers,
             precision=precision,
@@ -359,15 +371,48 @@ def compare(
             show=_show(quiet),
             progress=_show(True) if quiet else progress,
         )
-    console.print()
-    console.print(tables.terminal(result.heading, result.rows, result.remarks, console.width))
-    if result.prices:
-        console.print()
-        console.print(pricing.terminal(result.prices))
-    console.print(f"\nAlso in {result.path}/comparison.md and comparison.json", soft_wrap=True)
-    if result.proof.parted or (result.ok and result.proof.ok is False):
-        raise ParityFailed("these runs are not proved to do the same mathematics; the lines above say which and where")
+    _print_comparison(console, result)
+    _check_proved([result])
     return 0 if result.ok else 1
+
+
+@app.command()
+def study(
+    path: Annotated[Path, typer.Argument(metavar="FILE|STUDY", help="A study file, or a study that is to go on.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory of a new study; one in ./studies if left out.")
+    ] = None,
+    quiet: Quiet = False,
+) -> int:
+    """Make the comparisons that a file asks for, or what an interrupted study still lacks.
+
+    A study file is TOML. Its keys are the options of `compare`; a list of recipes, batch sizes, precisions or seeds
+    makes a comparison for each. A study that was interrupted, this or one of `compare`, goes on when its directory is
+    given: runs that ended are not repeated, and those that failed are kept and shown.
+
+    \b
+    kmgpu study study.toml
+    kmgpu study studies/20261201-101500-study
+    """
+    from rich.console import Console
+
+    from kmgpu import comparison, studyfile
+
+    console = Console(highlight=False)
+    with _one_line(console) as progress:
+        listening: dict[str, Any] = {"show": _show(quiet), "progress": _show(True) if quiet else progress}
+        if path.is_dir() and out is not None:
+            raise UsageError(f"{path} goes on where it is; leave out --out {out}")
+        if path.is_dir() and not (path / studyfile.PARTS).exists():
+            results, failed = [comparison.go_on(path, **listening)], False
+            _print_comparison(console, results[0])
+        else:
+            folder = path if path.is_dir() else studyfile.create(path, out)
+            made = studyfile.go_on(folder, **listening, made=lambda part: _print_part(console, part))
+            results = [part.result for part in made if part.result is not None]
+            failed = len(results) < len(made)
+    _check_proved(results)
+    return 0 if not failed and all(result.ok for result in results) else 1
 
 
 @app.command()
@@ -663,6 +708,42 @@ def _pythons(words: list[str] | None) -> dict[str, str]:
 
 def _settings(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in settings.items()) or "none"
+
+
+def _preset(
+    quick: bool, full: bool, repeats: int | None, budget: str | None, max_steps: int | None
+) -> tuple[int, int | None]:
+    """Return repeats and steps of --quick or --full."""
+    given = {"--repeats": repeats, "--budget": budget, "--max-steps": max_steps if quick else None}
+    others = [option for option, value in given.items() if value is not None]
+    if quick and full or others:
+        with_what = "--full" if quick and full else others[0]
+        raise UsageError(f"{'--quick' if quick else '--full'} says by itself what {with_what} says; choose one")
+    return (3, 100) if quick else (8, max_steps)
+
+
+def _print_part(console: Any, part: Any) -> None:
+    if part.result is not None:
+        _print_comparison(console, part.result)
+        console.print()
+
+
+def _print_comparison(console: Any, result: Any) -> None:
+    from kmgpu.report import price as pricing
+    from kmgpu.report import tables
+
+    console.print()
+    console.print(tables.terminal(result.heading, result.rows, result.remarks, console.width))
+    if result.prices:
+        console.print()
+        console.print(pricing.terminal(result.prices))
+    console.print(f"\nAlso in {result.path}/comparison.md and comparison.json", soft_wrap=True)
+
+
+def _check_proved(results: list[Any]) -> None:
+    """Raise ParityFailed if the runs of a comparison are known not to do the same mathematics, or could not be."""
+    if any(result.proof.parted or (result.ok and result.proof.ok is False) for result in results):
+        raise ParityFailed("these runs are not proved to do the same mathematics; the lines above say which and where")
 
 
 def _print_now(line: str) -> None:

@@ -1,24 +1,28 @@
 """A study: one recipe on several backends and numbers of devices, trained in turn, checked and put into one table.
 
 A study directory holds ``study.json`` (what was asked), ``parity`` (a short parity check of the cells, unless it was
-proved before), one run directory for each cell and repeat, and ``comparison.json`` and ``comparison.md`` (what came
-out).
+proved before), ``pilot`` (runs that measured how many repeats a budget allows, and do not count), one run directory for
+each cell and repeat, ``stopped`` (what there was of runs that an interruption cut), and ``comparison.json`` and
+``comparison.md`` (what came out).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kmgpu import backends as table
-from kmgpu import environment, recipe_card, training
+from kmgpu import environment, pacing, recipe_card, training
 from kmgpu import proof as proofs
 from kmgpu import study as studies
 from kmgpu.errors import Interrupted, KmgpuError, NotComparable, UsageError, nearest
+from kmgpu.grid import Cell, grid
 from kmgpu.proof import Proof
 from kmgpu.report import comparable, runs, statistics, tables
 from kmgpu.report import price as pricing
@@ -26,23 +30,56 @@ from kmgpu.report.price import Price
 from kmgpu.rundir import RunDir, write_json
 
 SCALINGS = ("strong", "weak")
+FEW = 5  # processes of a cell; with fewer an interval says little
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run of a study."""
+class Asked:
+    """What a study is asked for, checked; ``study.json`` holds it."""
 
-    backend: str
-    strategy: str
-    devices: int
-    batch_size: int | None  # global; None is what the recipe says
-    repeat: int
-    track: str = "same-math"
+    recipe: str  # absolute path
+    backends: tuple[str, ...]
+    devices: tuple[int, ...]
+    scaling: str
+    repeats: int | None  # None until a pilot has measured what the budget allows
+    budget_seconds: float | None
+    settings: dict[str, Any]
+    batch_size: int | None
+    epochs: int | None
+    max_steps: int | None
+    seed: int
+    precision: str
+    deterministic: bool
+    device_kind: str  # "cpu" or "gpu"
+    track: str
+    randomness: str
+    loss_gather: str
+    python: dict[str, str]  # interpreters by backend
+    parity: bool
+    price: bool
+    workers: int | None
+    sources: str  # hash of the recipe's files
 
     @property
-    def name(self) -> str:
-        track = "" if self.track == "same-math" else f"-{self.track}"
-        return f"{self.backend}-{self.strategy}-{self.devices}{track}-r{self.repeat}"
+    def tracks(self) -> tuple[str, ...]:
+        return training.TRACKS if self.price else (self.track,)
+
+    def grid(self, repeats: int) -> list[Cell]:
+        """Return the runs in the order in which they are made."""
+        return grid(
+            self.backends, self.devices, repeats=repeats, scaling=self.scaling, batch_size=self.batch_size,
+            tracks=self.tracks,
+        )  # fmt: skip
+
+    @classmethod
+    def from_json(cls, path: Path, record: Mapping[str, Any]) -> Asked:
+        """Read what a study.json says; raises UsageError for one that another kmgpu has written."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        missing = [name for name in names if name not in record]
+        if missing:
+            raise UsageError(f"{path}/study.json does not say {missing[0]}; another kmgpu wrote it, start a new study")
+        fields = {name: record[name] for name in names}
+        return cls(**{**fields, "backends": tuple(fields["backends"]), "devices": tuple(fields["devices"])})
 
 
 @dataclass(frozen=True)
@@ -70,38 +107,18 @@ class CompareResult:
         return self.markdown()
 
 
-def grid(
-    backends: Sequence[str], devices: Sequence[int], *, repeats: int = 1, scaling: str = "strong",
-    batch_size: int | None = None, tracks: Sequence[str] = ("same-math",),
-) -> list[Cell]:  # fmt: skip
-    """Return the runs of a study in the order in which they are made.
-
-    Backends alternate, and every other repeat goes backwards, so that a machine that warms up favours nobody. Strong
-    scaling holds the global batch; weak scaling multiplies ``batch_size``, which it needs, by the devices.
-    """
-    cells = []
-    for repeat in range(repeats):
-        once = [
-            Cell(backend, table.find(backend).name, count, batch, repeat, track)
-            for count in devices
-            for batch in [batch_size * count if scaling == "weak" and batch_size is not None else batch_size]
-            for backend in backends
-            for track in tracks
-        ]
-        cells += once if repeat % 2 == 0 else once[::-1]
-    return cells
-
-
 def compare(
     recipe: str | os.PathLike[str],
     *,
     backends: Sequence[str] = table.BACKENDS,
     devices: Sequence[int] = (1, 2),
     scaling: str = "strong",
-    repeats: int = 1,
+    repeats: int | None = None,
+    budget: str | float | None = None,
     settings: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
     epochs: int | None = None,
+    max_steps: int | None = None,
     seed: int = 0,
     precision: str = "float32",
     deterministic: bool = False,
@@ -119,84 +136,181 @@ def compare(
 ) -> CompareResult:
     """Train every cell of the grid, one run at a time, and return one row for each backend and number of devices.
 
-    ``batch_size`` is global under strong scaling, and for each device under weak scaling. With ``parity`` a short
-    check comes first whether all cells do the same mathematics (under weak scaling at the smallest batch). The first
-    run draws the initial weights, and all others get them. A run that fails is kept and shown, and the others are still
-    made. With ``price`` each cell runs on the track as-shipped too, for what same math costs beside it; these runs have
-    no row in the table. ``progress`` gets what each run says while it goes on. Raises UsageError or MissingEnvironment
-    before anything starts, NotComparable when runs turn out to differ.
+    ``batch_size`` is global under strong scaling, and for each device under weak scaling. ``repeats`` are fresh
+    processes for each cell, 1 if left out; with ``budget``, a text such as "30m" or seconds for the whole study, a
+    pilot that does not count finds how many it allows. With ``parity`` a short check comes first whether all cells do
+    the same mathematics (under weak scaling at the smallest batch). The first run draws the initial weights, and all
+    others get them. A run that fails is kept and shown, and the others are still made. With ``price`` each cell runs on
+    the track as-shipped too, for what same math costs beside it; these runs have no row in the table. ``progress`` gets
+    what each run says while it goes on. Raises UsageError or MissingEnvironment before anything starts, NotComparable
+    when runs turn out to differ.
     """
+    wishes = {name: value for name, value in locals().items() if name not in ("recipe", "out", "show", "progress")}
+    asked = ask(recipe, **wishes)
+    study = create(asked, Path(out) if out else studies.default_path("studies", Path(asked.recipe).stem))
+    return make(study, asked, show, progress)
+
+
+def go_on(
+    study: str | os.PathLike[str],
+    *,
+    show: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> CompareResult:
+    """Make the runs that an interrupted study still lacks, and return what ``compare`` would have returned.
+
+    Runs that ended, well or not, are kept as they are. Raises UsageError where the recipe has changed since.
+    """
+    path = Path(study)
+    asked = Asked.from_json(path, studies.read(path))
+    if _digest(recipe_card.find_recipe(asked.recipe)) != asked.sources:
+        raise UsageError(f"{asked.recipe} has changed since {path} was begun; start a new study")
+    return make(path, asked, show, progress)
+
+
+def ask(
+    recipe: str | os.PathLike[str], *, repeats: int | None, budget: str | float | None,
+    settings: Mapping[str, Any] | None, python: Mapping[str, str] | None, device_kind: str, backends: Sequence[str],
+    devices: Sequence[int], scaling: str, track: str, price: bool, batch_size: int | None, **rest: Any,
+) -> Asked:  # fmt: skip
+    """Check the wishes of ``compare`` before anything starts. Raises UsageError or MissingEnvironment."""
     path = recipe_card.find_recipe(recipe)
     card = recipe_card.card(path)
     chosen = recipe_card.checked_settings(card, settings or {})
     _check_scaling(scaling)
     studies.check_grid(backends, devices)
-    for option, count in (("--repeats", repeats), ("--batch-size", batch_size), ("--epochs", epochs)):
-        studies.check_count(option, count)
+    counts = {"repeats": repeats, "batch-size": batch_size, "epochs": rest["epochs"], "max-steps": rest["max_steps"]}
+    for option, count in counts.items():
+        studies.check_count(f"--{option}", count)
+    switches = {"price": price, "parity": rest["parity"], "deterministic": rest["deterministic"]}
+    for option, switch in switches.items():
+        if not isinstance(switch, bool):
+            raise UsageError(f"{option} is {switch!r}; it is true or false")
+    if repeats is not None and budget is not None:
+        raise UsageError(f"--repeats is {repeats} and --budget is {budget}, which finds the repeats; choose one")
     if scaling == "weak":
         batch_size = _batch_per_device(card, chosen, batch_size)
-    training.check_workers(workers)
+    training.check_workers(rest["workers"])
     training.check_track(track)
-    training.check_randomness(randomness, track)
-    training.check_loss_gather(loss_gather)
-    training.check_precision(precision)
+    training.check_randomness(rest["randomness"], track)
+    training.check_loss_gather(rest["loss_gather"])
     interpreters = {backend: environment.interpreter(backend, python) for backend in backends}
+    training.check_seed(rest["seed"])
     kinds = [environment.resolve_devices(device_kind, count)[0] for count in devices]
+    training.check_precision(rest["precision"], kinds[0])
     if price and track != "same-math":
         raise UsageError(f"--price measures what same math costs, and --track is {track}; leave --track out")
-    tracks = training.TRACKS if price else (track,)
-    cells = grid(backends, devices, repeats=repeats, scaling=scaling, batch_size=batch_size, tracks=tracks)
-    asked = {
-        "recipe": str(path), "backends": list(backends), "devices": list(devices), "scaling": scaling,
-        "repeats": repeats, "settings": chosen, "batch_size": batch_size, "epochs": epochs, "seed": seed,
-        "precision": precision, "deterministic": deterministic,
-        "device_kind": kinds[0], "track": track, "randomness": randomness, "loss_gather": loss_gather,
-        "python": interpreters, "parity": parity, "price": price, "workers": workers,
-        "runs": [cell.name for cell in cells],
-    }  # fmt: skip
-    study = studies.create(Path(out) if out else studies.default_path("studies", card.name), asked)
-    show(f"{card.name}: {len(cells)} runs, one after the other, into {study}")
-    proof = proofs.skipped("--no-parity")
-    if parity and track == "as-shipped":
-        proof = proofs.skipped("the track is as-shipped, each framework's own habits")
-    elif parity:
-        smallest = batch_size * min(devices) if scaling == "weak" and batch_size is not None else batch_size
-        proof = proofs.prove(
-            path, backends=backends, devices=devices, settings=chosen, batch_size=smallest, seed=seed,
-            python=dict(python or {}), device_kind=device_kind, loss_gather=loss_gather, randomness=randomness,
-            out=study / "parity", show=show,
-        )  # fmt: skip
+    return Asked(
+        recipe=str(path), backends=tuple(backends), devices=tuple(devices), scaling=scaling,
+        repeats=repeats or (1 if budget is None else None),
+        budget_seconds=None if budget is None else pacing.seconds(budget, "--budget"), settings=chosen,
+        batch_size=batch_size, device_kind=kinds[0], track=track, price=price, python=interpreters,
+        sources=_digest(path), **rest,
+    )  # fmt: skip
 
-    common = {
-        "settings": chosen, "epochs": epochs, "seed": seed, "python": dict(python or {}), "device_kind": device_kind,
-        "loss_gather": loss_gather, "workers": workers, "randomness": randomness,
-        "precision": precision, "deterministic": deterministic,
-    }  # fmt: skip
+
+def create(asked: Asked, path: Path) -> Path:
+    """Make the directory of a study."""
+    runs = None if asked.repeats is None else [cell.name for cell in asked.grid(asked.repeats)]
+    return studies.create(path, {**dataclasses.asdict(asked), "runs": runs})
+
+
+def make(
+    study: Path, asked: Asked, show: Callable[[str], None], progress: Callable[[str], None]
+) -> CompareResult:
+    """Prove the mathematics, make the runs that are not there yet, and report."""
+    began = time.monotonic()
+    rounds = "runs" if asked.repeats is None else f"{len(asked.grid(asked.repeats))} runs"
+    show(f"{Path(asked.recipe).stem}: {rounds}, one after the other, into {study}")
+    proof = _prove(study, asked, show)
+    repeats = asked.repeats or _pilot(study, asked, began, show, progress)
+    cells = asked.grid(repeats)
     done: list[runs.Run] = []
     weights = None
     for number, cell in enumerate(cells, 1):
-        kind = "virtual CPU device" if kinds[0] == "cpu" else "GPU"
-        where = f"{cell.devices} {kind}{'s' if cell.devices > 1 else ''}"
-        shipped = f", {cell.track}" if price else ""
-        show(f"[{number}/{len(cells)}] {cell.backend} {cell.strategy} on {where}{shipped}")
-        run = _train(
-            path, cell, study / cell.name, first=number == 1, initial_weights=weights, show=progress, **common
-        )
-        progress("")
-        show(f"    {_in_short(run)}")
+        out = study / cell.name
+        show(f"[{number}/{len(cells)}] {_in_words(cell, asked)}")
+        run = _made(out)
+        if run is None:
+            _put_aside(out, study)
+            run = _train(asked, cell, out, first=number == 1, initial_weights=weights, show=progress)
+            progress("")
+            show(f"    {_in_short(run)}")
+        else:
+            show(f"    made before: {_in_short(run)}")
         done.append(run)
         drawn = RunDir(run.path).initial_weights_file
         weights = weights or (str(drawn) if drawn.exists() else None)
-    return _report(study, scaling, done, proof, price)
+    return _report(study, asked.scaling, done, proof, asked.price)
 
 
-def _train(path: Path, cell: Cell, out: Path, *, first: bool, **arguments: Any) -> runs.Run:
+def _prove(study: Path, asked: Asked, show: Callable[[str], None]) -> Proof:
+    if not asked.parity:
+        return proofs.skipped("--no-parity")
+    if asked.track == "as-shipped":
+        return proofs.skipped("the track is as-shipped, each framework's own habits")
+    smallest = asked.batch_size
+    if asked.scaling == "weak" and smallest is not None:
+        smallest *= min(asked.devices)
+    return proofs.prove(
+        Path(asked.recipe), backends=asked.backends, devices=asked.devices, settings=asked.settings,
+        batch_size=smallest, seed=asked.seed, python=asked.python, device_kind=asked.device_kind,
+        loss_gather=asked.loss_gather, randomness=asked.randomness, out=studies.unused(study / "parity"), show=show,
+    )  # fmt: skip
+
+
+def _pilot(
+    study: Path, asked: Asked, began: float, show: Callable[[str], None], progress: Callable[[str], None]
+) -> int:
+    """Make each run once, discard them, and return how often the budget allows all of them; at least once."""
+    assert asked.budget_seconds is not None
+    cells, folder = asked.grid(1), studies.unused(study / "pilot")
+    show(f"a pilot that does not count: {len(cells)} runs, for how many repeats the budget allows")
+    started = time.monotonic()
+    for number, cell in enumerate(cells, 1):
+        _train(asked, cell, folder / cell.name, first=number == 1, initial_weights=None, show=progress)
+        progress("")
+    now = time.monotonic()
+    left, once = asked.budget_seconds - (now - began), now - started
+    repeats = max(1, int(left / once))
+    show(f"    {once:.0f} s for each cell once, {max(left, 0):.0f} s are left: {repeats} repeats")
+    if repeats < FEW:
+        show(f"    fewer than {FEW} processes for each cell leave wide intervals; a larger --budget narrows them")
+    studies.update(study, repeats=repeats, runs=[cell.name for cell in asked.grid(repeats)])
+    return repeats
+
+
+def _made(out: Path) -> runs.Run | None:
+    """Return a run that ended in an earlier attempt, well or not; None for one that is to be made."""
+    if not RunDir(out).outcome_file.exists():
+        return None
+    run = runs.load(out)
+    return run if run.status in ("ok", "failed") else None
+
+
+def _put_aside(out: Path, study: Path) -> None:
+    """Move what an interruption has left of a run to where it does not count."""
+    if out.exists():
+        (study / "stopped").mkdir(exist_ok=True)
+        out.rename(studies.unused(study / "stopped" / out.name))
+
+
+def _in_words(cell: Cell, asked: Asked) -> str:
+    kind = "virtual CPU device" if asked.device_kind == "cpu" else "GPU"
+    where = f"{cell.devices} {kind}{'s' if cell.devices > 1 else ''}"
+    return f"{cell.backend} {cell.strategy} on {where}{f', {cell.track}' if asked.price else ''}"
+
+
+def _train(asked: Asked, cell: Cell, out: Path, *, first: bool, **arguments: Any) -> runs.Run:
     """Make one run and read it back, failed or not; raises what would be wrong with every other run too."""
-    randomness = arguments["randomness"] if cell.track == "same-math" else "native"
     try:
         training.train(
-            str(path), backend=cell.backend, strategy=cell.strategy, devices=cell.devices, batch_size=cell.batch_size,
-            track=cell.track, checkpoint_every="never", out=str(out), **{**arguments, "randomness": randomness},
+            asked.recipe, backend=cell.backend, strategy=cell.strategy, devices=cell.devices,
+            batch_size=cell.batch_size, track=cell.track, settings=asked.settings, epochs=asked.epochs,
+            max_steps=asked.max_steps, seed=asked.seed, python=asked.python, device_kind=asked.device_kind,
+            loss_gather=asked.loss_gather, workers=asked.workers, precision=asked.precision,
+            randomness=asked.randomness if cell.track == "same-math" else "native",
+            deterministic=asked.deterministic, checkpoint_every="never", out=str(out), **arguments,
         )  # fmt: skip
     except Interrupted:
         raise
@@ -232,6 +346,10 @@ def _report(study: Path, scaling: str, made: Sequence[runs.Run], proof: Proof, p
     write_json(study / "comparison.json", record | priced_json)
     (study / "comparison.md").write_text(result.markdown(), encoding="utf-8")
     return result
+
+
+def _digest(recipe: Path) -> str:
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in proofs.sources(recipe))).hexdigest()
 
 
 def _check_scaling(scaling: str) -> None:

@@ -43,7 +43,7 @@ def pace(
     }
 
 
-def seconds(duration: str | float) -> float:
+def seconds(duration: str | float, option: str = "--max-time") -> float:
     """Return the seconds of "90s", "30m", "2h", "1h30m" or of a number; raises UsageError."""
     if isinstance(duration, (int, float)) and not isinstance(duration, bool):
         total = float(duration)
@@ -52,5 +52,5 @@ def seconds(duration: str | float) -> float:
         whole = "".join(number + unit for number, unit in parts) == str(duration)
         total = sum(float(number) * UNITS[unit] for number, unit in parts) if whole else 0.0
     if not 0 < total < float("inf"):
-        raise UsageError(f"--max-time is {duration!r}; it is a time such as 90s, 30m, 2h or 1h30m")
+        raise UsageError(f"{option} is {duration!r}; it is a time such as 90s, 30m, 2h or 1h30m")
     return total

@@ -9,9 +9,10 @@ from typing import Any
 
 from kmgpu import backends as table
 from kmgpu.errors import UsageError
-from kmgpu.rundir import write_json
+from kmgpu.rundir import read_json, write_json
 
 FORMAT = 1  # version of study.json
+FILE = "study.json"
 
 
 def check_grid(backends: Sequence[str], devices: Sequence[int]) -> None:
@@ -34,10 +35,7 @@ def check_count(option: str, count: Any) -> None:
 def default_path(parent: str, recipe_name: str) -> Path:
     """Return a new path that says when and what."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{recipe_name}"
-    path, number = Path(parent, name), 2
-    while path.exists():
-        path, number = Path(parent, f"{name}-{number}"), number + 1
-    return path
+    return unused(Path(parent, name))
 
 
 def create(path: Path, asked: dict[str, Any]) -> Path:
@@ -46,7 +44,34 @@ def create(path: Path, asked: dict[str, Any]) -> Path:
         raise UsageError(f"{path} is not an empty directory; choose another --out for this study")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        write_json(path / "study.json", {"format": FORMAT, "started": time.time(), **asked})
+        write_json(path / FILE, {"format": FORMAT, "started": time.time(), **asked})
     except OSError as error:
         raise UsageError(f"cannot make the study directory {path}: {error.strerror}; choose another --out") from error
     return path
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return what a study was asked for, from its study.json; raises UsageError."""
+    if not (path / FILE).is_file():
+        raise UsageError(f"{path} is not a study: it has no {FILE}")
+    try:
+        asked = read_json(path / FILE)
+        version = asked["format"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path / FILE} cannot be read ({error}); start a new study") from error
+    if version != FORMAT:
+        raise UsageError(f"{path / FILE} has format {version!r}, this kmgpu reads {FORMAT}; start a new study")
+    return asked
+
+
+def update(path: Path, **fields: Any) -> None:
+    """Change fields of study.json."""
+    write_json(path / FILE, {**read_json(path / FILE), **fields})
+
+
+def unused(path: Path) -> Path:
+    """Return the path, or with a number behind it if it is there already."""
+    found, number = path, 2
+    while found.exists():
+        found, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return found

@@ -170,18 +170,14 @@ def make_job(
         value = fields.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise UsageError(f"--{name.replace('_', '-')} is {value!r}; it is a count of at least 1")
-    seed = fields.get("seed", 0)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
-        raise UsageError(f"--seed is {seed!r}; it is a whole number from 0 to {2**31 - 1}")
+    check_seed(fields.get("seed", 0))
     check_workers(fields.get("workers"))
     check_track(fields.get("track", TRACKS[0]))
     check_randomness(fields.get("randomness", RANDOMNESS[0]), fields.get("track", TRACKS[0]))
     check_loss_gather(fields.get("loss_gather", "auto"))
     precision = fields.get("precision", PRECISIONS[0])
-    check_precision(precision)
     kind, count, ids = environment.resolve_devices(device_kind, devices, device_ids)
-    if precision == "tf32" and kind == "cpu":
-        raise UsageError("--precision tf32 is a mode of GPUs, and there are virtual CPU devices; use float32 on these")
+    check_precision(precision, kind)
     if initial_weights is not None and not Path(initial_weights).is_file():
         raise UsageError(f"--initial-weights {os.fspath(initial_weights)}: no such file; a run's directory has one")
     return Job(
@@ -240,10 +236,17 @@ def check_loss_gather(loss_gather: str) -> None:
         raise UsageError(f"--loss-gather is {loss_gather!r}; it is auto, on or off")
 
 
-def check_precision(precision: str) -> None:
+def check_precision(precision: str, device_kind: str) -> None:
     if precision not in PRECISIONS:
         close = nearest(str(precision), list(PRECISIONS))
         raise UsageError(f"--precision is {precision!r}{close}; it is {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}")
+    if precision == "tf32" and device_kind == "cpu":
+        raise UsageError("--precision tf32 is a mode of GPUs, and there are virtual CPU devices; use float32 on these")
+
+
+def check_seed(seed: Any) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
+        raise UsageError(f"--seed is {seed!r}; it is a whole number from 0 to {2**31 - 1}")
 
 
 def default_path(job: Job) -> Path:

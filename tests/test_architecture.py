@@ -36,8 +36,9 @@ REPORT = {"kmgpu.report"}
 ORCHESTRATOR = {
     f"kmgpu.{name}"
     for name in (
-        *("cli", "comparison", "environment", "exporting", "follow", "keeper", "launch", "live", "monitor", "proof"),
-        *("pacing", "proving", "recipe_card", "resumption", "screens", "sinks", "study", "training", "using"),
+        *("cli", "comparison", "environment", "exporting", "follow", "grid", "keeper", "launch", "live", "monitor"),
+        *("pacing", "proof", "proving", "recipe_card", "resumption", "screens", "sinks", "study", "studyfile"),
+        *("training", "using"),
     )
 }
 

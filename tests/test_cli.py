@@ -27,7 +27,9 @@ OPTIONS = {
     "--keep-best --resume --out --sink --quiet --json --dry-run",
     "replay": "--sink",
     "compare": "--backends --devices --scaling --repeats --device-kind --track --randomness --batch-size --epochs "
-    "--seed --workers --precision --deterministic --set --python --loss-gather --price --no-parity --out --quiet",
+    "--seed --workers --precision --deterministic --set --python --loss-gather --price --no-parity --out --quiet "
+    "--budget --quick --full --max-steps",
+    "study": "--out --quiet",
     "parity": "--backends --devices --steps --dtype --precision --keep-random --device-kind --track --randomness "
     "--batch-size "
     "--seed --set --python --loss-gather --out --quiet",
@@ -170,6 +172,13 @@ def test_ids_without_a_count_say_how_many(capsys, trained):
         ("compare digits_cnn --devices 0", 2, "--devices is 0"),
         ("compare digits_cnn --backends torch,jxa", 2, "did you mean 'jax'"),
         ("compare digits_cnn --scaling wek", 2, "did you mean 'weak'"),
+        ("compare digits_cnn --quick --repeats 5", 2, "--quick says by itself what --repeats says; choose one"),
+        ("compare digits_cnn --full --budget 1h", 2, "--full says by itself what --budget says; choose one"),
+        ("compare digits_cnn --quick --full", 2, "--quick says by itself what --full says; choose one"),
+        ("study", 2, "Missing argument"),
+        ("study none.toml", 2, "cannot read the study file none.toml: No such file or directory"),
+        ("study .", 2, ". is not a study: it has no study.json"),
+        ("study . --out x", 2, ". goes on where it is; leave out --out x"),
         ("compare digits_cnn --python jax=nowhere", 3, "no such file"),
         ("parity", 2, "Missing argument"),
         ("parity digits_cnn --devices 1,x", 2, "--devices is '1,x'; it is a list of whole numbers"),
@@ -348,6 +357,9 @@ def test_compare_prints_one_table_and_returns_1_if_a_run_failed(capsys, monkeypa
     assert (named["repeats"], named["settings"], named["parity"]) == (2, {"learning_rate": 0.5}, True)
     kmgpu(capsys, "compare", "digits_cnn", "--no-parity")
     assert asked[1][1]["parity"] is False
+    for option, expected in (("--quick", (3, 100)), ("--full", (8, None)), ("--quiet", (None, None))):
+        kmgpu(capsys, "compare", "digits_cnn", option)
+        assert (asked[-1][1]["repeats"], asked[-1][1]["max_steps"]) == expected
 
 
 @pytest.mark.parametrize(

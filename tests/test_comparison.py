@@ -11,13 +11,17 @@ import pytest
 
 from kmgpu import comparison, environment, proof, training
 from kmgpu.errors import Interrupted, MissingEnvironment, NotComparable, RunFailed, UsageError
+from kmgpu.grid import grid
+
+PYTHONS = {"torch": "/usr/bin/python", "jax": "/opt/python"}
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch, tmp_path):
     """No GPU, every framework installed, and a working directory of its own."""
     monkeypatch.setattr(environment, "_nvml_gpus", lambda: [])
-    monkeypatch.setattr(environment, "interpreter", lambda backend, python=None: sys.executable)
+    own = "/usr/bin/python"
+    monkeypatch.setattr(environment, "interpreter", lambda backend, python=None: (python or {}).get(backend, own))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -79,14 +83,14 @@ def names(train):
 
 
 def test_backends_alternate_within_a_number_of_devices():
-    cells = comparison.grid(["torch", "jax"], [1, 2])
+    cells = grid(["torch", "jax"], [1, 2])
     assert [cell.name for cell in cells] == [
         "torch-ddp-1-r0", "jax-data_parallel-1-r0", "torch-ddp-2-r0", "jax-data_parallel-2-r0",
     ]  # fmt: skip
 
 
 def test_every_other_repeat_goes_backwards_so_that_each_cell_has_the_same_mean_place():
-    cells = comparison.grid(["torch", "tensorflow", "jax"], [1, 2], repeats=4)
+    cells = grid(["torch", "tensorflow", "jax"], [1, 2], repeats=4)
     assert len({cell.name for cell in cells}) == 24
     places: dict[tuple, list[int]] = {}
     for place, cell in enumerate(cells):
@@ -94,9 +98,16 @@ def test_every_other_repeat_goes_backwards_so_that_each_cell_has_the_same_mean_p
     assert {sum(where) for where in places.values()} == {46}
 
 
+def test_each_pair_of_repeats_begins_with_another_cell():
+    cells = grid(["torch", "jax"], [1, 2], repeats=5)
+    assert [cell.name for cell in cells[::4]] == [
+        "torch-ddp-1-r0", "jax-data_parallel-2-r1", "jax-data_parallel-1-r2", "torch-ddp-1-r3", "torch-ddp-2-r4",
+    ]  # fmt: skip
+
+
 def test_strong_scaling_holds_the_global_batch_and_weak_scaling_multiplies_it():
-    strong = comparison.grid(["jax"], [1, 2, 4], batch_size=64)
-    weak = comparison.grid(["jax"], [1, 2, 4], batch_size=64, scaling="weak")
+    strong = grid(["jax"], [1, 2, 4], batch_size=64)
+    weak = grid(["jax"], [1, 2, 4], batch_size=64, scaling="weak")
     assert [cell.batch_size for cell in strong] == [64, 64, 64]
     assert [cell.batch_size for cell in weak] == [64, 128, 256]
 
@@ -169,7 +180,7 @@ def test_what_was_asked_reaches_every_run(train, recipe):
     assert Path("mine/comparison.md").exists()
     for call in train.calls:
         assert (call["settings"], call["epochs"], call["seed"]) == ({"learning_rate": 0.1}, 2, 7)
-        assert (call["python"], call["batch_size"], call["recipe"]) == ({"jax": "/opt/python"}, 32, str(recipe))
+        assert (call["python"], call["batch_size"], call["recipe"]) == (PYTHONS, 32, str(recipe))
 
 
 def test_weak_scaling_takes_the_recipes_batch_for_each_device(train, recipe):
@@ -187,8 +198,8 @@ def test_the_very_cells_are_proved_before_the_first_run(train, recipe, prove):
     (asked,) = prove.asked
     assert callable(asked.pop("show"))
     assert asked == {
-        "recipe": recipe, "backends": ["torch", "jax"], "devices": [1, 2], "settings": {"learning_rate": 0.1},
-        "batch_size": 32, "seed": 7, "python": {"jax": "/opt/python"}, "device_kind": "cpu", "loss_gather": "auto",
+        "recipe": recipe, "backends": ("torch", "jax"), "devices": (1, 2), "settings": {"learning_rate": 0.1},
+        "batch_size": 32, "seed": 7, "python": PYTHONS, "device_kind": "cpu", "loss_gather": "auto",
         "randomness": "native", "out": result.path / "parity",
     }  # fmt: skip
     assert result.heading[1] == "Same mathematics proved: by a fake."
@@ -265,6 +276,92 @@ def test_an_interruption_ends_the_study(train, recipe):
     assert len(train.calls) == 2
 
 
+# --- a study that goes on
+
+
+def test_an_interrupted_study_makes_the_runs_it_lacks_and_repeats_none(train, recipe):
+    train.failures["torch-ddp-1-r0"] = RunFailed("out of luck")
+    train.failures["jax-data_parallel-2-r0"] = Interrupted("stopped by SIGINT", 2)
+    with pytest.raises(Interrupted):
+        comparison.compare(recipe, backends=["torch", "jax"], devices=[1, 2], out="cut", epochs=2, repeats=2)
+    (Path("cut") / "jax-data_parallel-2-r0" / "outcome.json").unlink()  # and killed, in the end
+    train.failures, before = {}, names(train)
+    train.calls, lines = [], []
+    result = comparison.go_on("cut", show=lines.append)
+    assert before == ["torch-ddp-1-r0", "jax-data_parallel-1-r0", "torch-ddp-2-r0", "jax-data_parallel-2-r0"]
+    assert names(train)[0] == "jax-data_parallel-2-r0" and len(train.calls) == 5
+    assert [run.name for run in result.runs if not run.ok] == ["torch-ddp-1-r0"], "what failed has failed"
+    assert [row.runs for row in result.rows] == [1, 2, 2, 2]
+    assert (Path("cut") / "stopped" / "jax-data_parallel-2-r0" / "job.json").exists()
+    assert "    made before: failed: out of luck" in lines
+    assert {call["epochs"] for call in train.calls} == {2}
+    assert {call["initial_weights"] for call in train.calls} == {
+        "cut/jax-data_parallel-1-r0/initial_weights.safetensors"
+    }
+    again = comparison.go_on("cut")
+    assert len(train.calls) == 5 and again.rows == result.rows
+
+
+def test_a_study_whose_recipe_has_changed_does_not_go_on(train, recipe):
+    comparison.compare(recipe, backends=["torch", "jax"], devices=[1], out="old")
+    recipe.write_text(recipe.read_text() + "\n# another\n")
+    with pytest.raises(UsageError, match=r"tiny\.py has changed since old was begun; start a new study"):
+        comparison.go_on("old")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "nowhere is not a study: it has no study.json"),
+        ('{"format": 1, "backends"', "cannot be read"),
+        ('{"format": 99}', "has format 99, this kmgpu reads 1"),
+        ("[]", "cannot be read"),
+        ('{"format": 1, "recipe": "x"}', "does not say backends; another kmgpu wrote it"),
+    ],
+)
+def test_what_is_no_study_of_this_kmgpu_does_not_go_on(text, said):
+    if text is not None:
+        Path("nowhere").mkdir()
+        (Path("nowhere") / "study.json").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        comparison.go_on("nowhere")
+    assert said in str(caught.value)
+
+
+# --- a budget
+
+
+class Clock:
+    """Stands for the time module: each run takes ten seconds."""
+
+    def __init__(self, train):
+        self._train = train
+
+    def monotonic(self):
+        return 100.0 + 10 * len(self._train.calls)
+
+
+def test_a_pilot_that_does_not_count_finds_how_many_repeats_a_budget_allows(train, recipe, monkeypatch):
+    monkeypatch.setattr(comparison, "time", Clock(train))
+    lines = []
+    asked = {"backends": ["torch", "jax"], "devices": [1, 2], "budget": "3m", "out": "b"}
+    result = comparison.compare(recipe, **asked, show=lines.append)
+    assert "    40 s for each cell once, 140 s are left: 3 repeats" in lines
+    assert "    fewer than 5 processes for each cell leave wide intervals; a larger --budget narrows them" in lines
+    assert len(train.calls) == 4 + 3 * 4 and [row.runs for row in result.rows] == [3] * 4
+    assert sorted(path.name for path in Path("b/pilot").iterdir()) == sorted(names(train)[:4])
+    assert len({run.path.parent for run in result.runs}) == 1
+    asked = json.loads(Path("b/study.json").read_text())
+    assert asked["repeats"] == 3 and len(asked["runs"]) == 12
+    assert comparison.go_on("b").rows == result.rows and len(train.calls) == 16, "no second pilot"
+
+
+def test_a_budget_that_is_used_up_still_makes_each_run_once(train, recipe, monkeypatch):
+    monkeypatch.setattr(comparison, "time", Clock(train))
+    result = comparison.compare(recipe, backends=["torch"], devices=[1, 2], budget=1)
+    assert [row.runs for row in result.rows] == [1, 1]
+
+
 def test_runs_that_turn_out_to_differ_are_refused_and_kept(train, recipe):
     train.end["jax-data_parallel-1-r0"] = {"initial_weights": "00" * 32}
     with pytest.raises(NotComparable, match="initial weights: .* the runs are kept in studies/"):
@@ -286,6 +383,9 @@ def test_runs_that_turn_out_to_differ_are_refused_and_kept(train, recipe):
         ({"devices": 2}, "--devices is 2; it is a list"),
         ({"scaling": "strng"}, "did you mean 'strong'"),
         ({"repeats": 0}, "--repeats is 0"),
+        ({"max_steps": 0}, "--max-steps is 0"),
+        ({"budget": "soon"}, "--budget is 'soon'; it is a time such as 90s, 30m"),
+        ({"repeats": 3, "budget": "30m"}, "--repeats is 3 and --budget is 30m, which finds the repeats; choose one"),
         ({"epochs": -1}, "--epochs is -1"),
         ({"batch_size": 0}, "--batch-size is 0"),
         ({"settings": {"epoch": 3}}, "tiny has no setting 'epoch' (did you mean 'epochs'?)"),

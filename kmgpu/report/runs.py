@@ -82,9 +82,11 @@ def load_all(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 
 def find(roots: Iterable[Path]) -> list[Path]:
-    """Return the run directories under some folders, at most two levels down (a study holds its runs), by name."""
-    found = (job for root in roots for pattern in ("*/job.json", "*/*/job.json") for job in Path(root).glob(pattern))
-    return sorted(job.parent for job in found)
+    """Return the run directories under some folders, also those that a study or a part of one holds, by name."""
+    patterns = ("*/job.json", "*/*/job.json")
+    found = [job for root in roots for pattern in patterns for job in Path(root).glob(pattern)]
+    parts = (study.parent for root in roots for study in Path(root).glob("*/*/study.json"))
+    return sorted(job.parent for job in [*found, *(job for part in parts for job in part.glob("*/job.json"))])
 
 
 def named(known: Sequence[Run], names: Iterable[str]) -> list[Run]:
