@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from kmgpu.worker import weights
 
 # A step is also compared on batches a little off: a kink (ReLU, max-pool) that rounding flips on one batch is not
 # there on another, while wrong mathematics is wrong on all. The last one is off by one rounding: the noise floor.
+# Where no input is a floating-point number (words, categories), the weights are off instead.
 VARIANTS = ("batch", "moved", "moved again", "rounded")
+MOVED = 1e-2  # relative
 MOST_LAYER_BYTES = 1 << 29  # of layers' outputs that the reference keeps
 TINY = 1e-30  # below it are float32's denormal numbers, which some backends flush to zero
 ZERO = 1e-6  # of the global norm: below it a gradient is zero but for rounding, as that of a bias before BatchNorm
@@ -91,7 +93,7 @@ def _reference(
     layers: dict[str, np.ndarray] = {}
     sizes: set[int] = set()
     for number, batch in enumerate(steps):
-        results = [adapter.step_result(_put(adapter, variant)) for variant in _variants(batch, dtype)]
+        results = [_result(adapter, batch, variant, state, dtype) for variant in VARIANTS]
         _write(folder / f"state-{number:04d}.safetensors", _flat(state))
         for name, result in zip(VARIANTS, results, strict=True):
             _write(folder / f"{name}-{number:04d}.safetensors", _flat(result))
@@ -106,8 +108,9 @@ def _reference(
     _write(folder / f"state-{len(steps):04d}.safetensors", _flat(state))
     order = {name: np.array(place) for place, name in enumerate(layers)}  # safetensors sorts its names
     _write(folder / "layers.safetensors", layers | {f"order/{name}": place for name, place in order.items()})
-    adapter.load_state(_read_state(folder, 0))
-    rounded = [list(_variants(batch, dtype))[-1] for batch in steps]
+    first = _read_state(folder, 0)
+    adapter.load_state(first if _floating(steps[0]) else _moved_weights(first, VARIANTS[-1], dtype))
+    rounded = [_variant(batch, VARIANTS[-1], dtype) for batch in steps]
     sizes_of_steps = [_update_size(update) for update in steps]
     return {
         "losses": losses, "sizes": sizes_of_steps, "floor": floor,
@@ -120,17 +123,17 @@ def _cell(
 ) -> dict[str, Any]:
     found, losses = [], []
     for number, batch in enumerate(steps):
-        adapter.load_state(_read_state(folder, number))
+        before = _read_state(folder, number)
+        adapter.load_state(before)
         compared = []
-        for name, variant in zip(VARIANTS[:-1], _variants(batch, dtype), strict=False):
+        for name in VARIANTS[:-1]:
             truth = _read_result(folder / f"{name}-{number:04d}.safetensors")
-            compared.append(_compare_step(adapter.step_result(_put(adapter, variant)), truth, names))
+            compared.append(_compare_step(_result(adapter, batch, name, before, dtype), truth, names))
             if name == VARIANTS[0]:
                 losses.append(truth.loss)
         truth = _read_result(folder / f"{VARIANTS[0]}-{number:04d}.safetensors")
         adapter.apply(truth.gradients)
-        before, after = _read_state(folder, number), _read_state(folder, number + 1)
-        update = _update_errors(adapter.state(), before, after, names)
+        update = _update_errors(adapter.state(), before, _read_state(folder, number + 1), names)
         found.append({"variants": compared, "update": update})
     layers = _layer_errors(adapter, steps, folder) if _parts(found, dtype) else []
     adapter.load_state(_read_state(folder, 0))
@@ -250,11 +253,31 @@ def _norm(array: np.ndarray) -> float:
     return float(np.linalg.norm(np.asarray(array, np.float64)))
 
 
-def _variants(update: Update, dtype: str) -> Iterator[Update]:
-    """Yield the batch, and the batch with its floating inputs a little off, the same in every process and cell."""
-    for number, scale in enumerate((0.0, 1e-2, 1e-2, float(np.finfo(dtype).eps))):
+def _result(adapter: Adapter, update: Update, variant: str, state: State, dtype: str) -> StepResult:
+    """Return a step from this state, which the adapter has, on a variant of the update, or of the weights."""
+    if variant == VARIANTS[0] or _floating(update):
+        return adapter.step_result(_put(adapter, _variant(update, variant, dtype)))
+    adapter.load_state(_moved_weights(state, variant, dtype))
+    try:
+        return adapter.step_result(_put(adapter, update))
+    finally:
+        adapter.load_state(state)
 
-        yield tuple(_moved(batch, number, scale, dtype) for batch in update)
+
+def _floating(update: Update) -> bool:
+    """Whether some input is a floating-point number, which can be a little off."""
+    return any(array.dtype.kind == "f" for _, array in trees.leaves(update[0].x, "x"))
+
+
+def _scale(variant: str, dtype: str) -> float:
+    """Return how far, relative to its value, each number of a variant is off."""
+    return float(np.finfo(dtype).eps) if variant == VARIANTS[-1] else MOVED if variant != VARIANTS[0] else 0.0
+
+
+def _variant(update: Update, variant: str, dtype: str) -> Update:
+    """Return an update with its floating inputs a little off, the same in every process and cell."""
+    number, scale = VARIANTS.index(variant), _scale(variant, dtype)
+    return tuple(_moved(batch, number, scale, dtype) for batch in update)
 
 
 def _moved(batch: Batch, number: int, scale: float, dtype: str) -> Batch:
@@ -266,6 +289,15 @@ def _moved(batch: Batch, number: int, scale: float, dtype: str) -> Batch:
         return (array * (1 + scale * noise)).astype(dtype)
 
     return dataclasses.replace(batch, x=trees.transform(off, batch.x))
+
+
+def _moved_weights(state: State, variant: str, dtype: str) -> State:
+    """Return a state with its weights a little off, the same in every process and cell."""
+    random, scale = np.random.default_rng(VARIANTS.index(variant)), _scale(variant, dtype)
+    moved = [
+        (array * (1 + scale * random.standard_normal(array.shape))).astype(array.dtype) for array in state.trainable
+    ]
+    return dataclasses.replace(state, trainable=moved)
 
 
 def _put(adapter: Adapter, update: Update) -> list[Any]:
