@@ -580,10 +580,10 @@ def recipes(name: Annotated[str | None, typer.Argument(metavar="NAME", help="Sho
 
     if name is None:
         for card in recipe_card.shipped():
-            print(f"{card.name}: {card.summary}\n    {_settings(card.settings)}")
+            print(f"{card.name}: {card.summary}\n    {_settings(card)}")
         return
     card = recipe_card.card(recipe_card.find_recipe(name))
-    print(f"{card.name}: {card.doc}\n\nsettings: {_settings(card.settings)}\nfile: {card.path}")
+    print(f"{card.name}: {card.doc}\n\nsettings: {_settings(card)}\nfile: {card.path}")
 
 
 @app.command()
@@ -706,8 +706,12 @@ def _pythons(words: list[str] | None) -> dict[str, str]:
     return {backend: path for backend, _, path in pairs}
 
 
-def _settings(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in settings.items()) or "none"
+def _settings(card: Any) -> str:
+    def shown(name: str, value: Any) -> str:
+        others = [repr(choice) for choice in card.choices.get(name, ()) if choice != value]
+        return f"{name}={value!r}" + (f" (or {', '.join(others)})" if others else "")
+
+    return ", ".join(shown(name, value) for name, value in card.settings.items()) or "none"
 
 
 def _preset(

@@ -6,7 +6,7 @@ import ast
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class Card:
     settings: dict[str, Any]  # keyword arguments of the function `recipe`, with their defaults
     path: Path  # absolute
     doc: str  # the whole docstring
+    choices: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # of settings annotated as Literal["a", "b"]
 
 
 def find_recipe(recipe: str | os.PathLike[str]) -> Path:
@@ -67,7 +68,8 @@ def card(path: str | Path) -> Card:
     if not functions:
         raise UsageError(f"{path} has no function `recipe`; a recipe file defines recipe(*, name=default, ...)")
     doc = ast.get_docstring(module) or ast.get_docstring(functions[-1]) or ""
-    return Card(path.stem, doc.partition("\n")[0], _settings(functions[-1], path), path, doc)
+    settings = _settings(functions[-1], path)
+    return Card(path.stem, doc.partition("\n")[0], settings, path, doc, _choices(functions[-1]))
 
 
 def parse_settings(card: Card, texts: list[str]) -> dict[str, Any]:
@@ -79,7 +81,7 @@ def parse_settings(card: Card, texts: list[str]) -> dict[str, Any]:
             raise UsageError(f"--set {text!r} is not of the form key=value; {_has(card)}")
         if key not in card.settings:
             raise _unknown(card, key)
-        settings[key] = _typed(f"{card.name}: {key}", value, card.settings[key])
+        settings[key] = _chosen(card, key, _typed(f"{card.name}: {key}", value, card.settings[key]))
     return settings
 
 
@@ -107,7 +109,16 @@ def _as_default(card: Card, name: str, value: Any) -> Any:
         ) from None
     if default is not None and type(plain) is not type(default):
         raise _not_as_default(f"{card.name}: {name}", value, default)
-    return plain
+    return _chosen(card, name, plain)
+
+
+def _chosen(card: Card, name: str, value: Any) -> Any:
+    """Return the value of a setting if it is one of its choices. Raises UsageError."""
+    known = card.choices.get(name)
+    if known and value not in known:
+        close = nearest(value, [str(choice) for choice in known])
+        raise UsageError(f"{card.name}: {name} is {value!r}{close}; it is one of {', '.join(map(repr, known))}")
+    return value
 
 
 def _shipped_files() -> list[Path]:
@@ -161,6 +172,17 @@ def _settings(function: ast.FunctionDef, path: Path) -> dict[str, Any]:
                 "a number, a string or None, so that it can be read without running the file"
             ) from None
     return settings
+
+
+def _choices(function: ast.FunctionDef) -> dict[str, tuple[Any, ...]]:
+    """Return the values that settings annotated as Literal[...] may have."""
+    choices = {}
+    for argument in [*function.args.args, *function.args.kwonlyargs]:
+        match argument.annotation:
+            case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal"), slice=inside):
+                values = inside.elts if isinstance(inside, ast.Tuple) else [inside]
+                choices[argument.arg] = tuple(ast.literal_eval(value) for value in values)
+    return choices
 
 
 def _typed(name: str, text: str, default: Any) -> Any:

@@ -44,6 +44,17 @@ def test_the_last_definition_holds(tmp_path):
     assert card(write(tmp_path / "a.py", "def recipe(a=1): pass\ndef recipe(b=2): pass")).settings == {"b": 2}
 
 
+def test_the_choices_of_a_setting_are_read_from_its_annotation_and_kept_to(tmp_path):
+    text = "def recipe(*, size: Literal['tiny', 'full'] = 'tiny', deep: typing.Literal[1, 2] = 1, rate: float = 0.1): 1"
+    read = card(write(tmp_path / "sized.py", text))
+    assert read.choices == {"size": ("tiny", "full"), "deep": (1, 2)}
+    assert parse_settings(read, ["size=full", "deep=2"]) == {"size": "full", "deep": 2}
+    with pytest.raises(UsageError, match=r"size is 'ful' \(did you mean 'full'\?\); it is one of 'tiny', 'full'"):
+        parse_settings(read, ["size=ful"])
+    with pytest.raises(UsageError, match="sized: deep is 3; it is one of 1, 2"):
+        checked_settings(read, {"deep": 3})
+
+
 REFUSED = {
     "no function": ("x = 1", "has no function `recipe`"),
     "syntax": ("x = 1\ndef recipe(:\n    pass", "is not valid Python in line 2: invalid syntax"),
@@ -76,7 +87,8 @@ def test_a_file_that_is_not_python_is_refused(tmp_path):
 
 def test_shipped_recipes_have_a_summary_and_the_common_settings():
     cards = shipped()
-    assert [one.name for one in cards] == ["digits_cnn", "digits_mlp", "mnist_cnn"]
+    names = [one.name for one in cards]
+    assert names == sorted(names) and {"digits_cnn", "text_classifier", "vae"} <= set(names)
     for one in cards:
         assert one.summary.endswith(".")
         assert {"batch_size", "epochs", "learning_rate"} <= one.settings.keys()
