@@ -24,7 +24,8 @@ def import_keras(backend: str) -> Any:
     """
     os.environ["KERAS_BACKEND"] = backend
     others = {name for key, names in FRAMEWORKS.items() if key != backend for name in names}
-    with _blocked(others):
+    # Keras would import pandas, half a second, to know a DataFrame when it sees one; it is given arrays alone.
+    with _blocked(others | {"pandas"}):
         import keras
         from keras.src.utils import module_utils
     for name in others & {"tensorflow", "jax"}:
