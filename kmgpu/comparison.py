@@ -24,7 +24,7 @@ from kmgpu import study as studies
 from kmgpu.errors import Interrupted, KmgpuError, NotComparable, UsageError, nearest
 from kmgpu.grid import Cell, grid
 from kmgpu.proof import Proof
-from kmgpu.report import comparable, runs, statistics, tables
+from kmgpu.report import comparable, ranking, runs, statistics, tables
 from kmgpu.report import price as pricing
 from kmgpu.report.price import Price
 from kmgpu.rundir import RunDir, write_json
@@ -335,6 +335,7 @@ def _report(study: Path, scaling: str, made: Sequence[runs.Run], proof: Proof, p
     rows = statistics.without_speedup(statistics.rows(done), proof.unproved)
     heading, remarks = tables.heading(done, scaling), tables.remarks(done, rows)
     heading.insert(1, proof.sentence)
+    heading += _ranking(done, proof)
     remarks += [
         f"{backend} on {devices}: {why}, so it is given no speed-up, and its speed says nothing beside the others'"
         for (backend, devices), why in proof.unproved.items()
@@ -350,6 +351,16 @@ def _report(study: Path, scaling: str, made: Sequence[runs.Run], proof: Proof, p
 
 def _digest(recipe: Path) -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in proofs.sources(recipe))).hexdigest()
+
+
+def _ranking(done: Sequence[runs.Run], proof: Proof) -> list[str]:
+    """Return who is faster, in words; nobody is, where the mathematics are not proved to be the same."""
+    if len({run.job.backend for run in done}) < 2:
+        return []
+    if proof.ok is None:
+        return ["Not ranked, for nobody has checked whether these runs do the same mathematics."]
+    (found,) = ranking.compare([done], proof.unproved)
+    return ranking.sentences(found)
 
 
 def _check_scaling(scaling: str) -> None:

@@ -13,6 +13,7 @@ from kmgpu.rundir import EventWriter, RunDir, write_json
 FRAMEWORKS = {"torch": "torch 2.13.0", "tensorflow": "tensorflow 2.21.0", "jax": "jax 0.10.2"}
 STRATEGIES = {"torch": "ddp", "tensorflow": "mirrored", "jax": "data_parallel"}
 STEP_SECONDS = {"torch": 0.012, "tensorflow": 0.020, "jax": 0.008}
+COMPILED = {"torch": False, "tensorflow": "tf.function", "jax": "jit"}
 WEIGHTS, ORDER = "3f2a91c0" * 8, "77be01aa" * 8
 
 
@@ -50,7 +51,7 @@ def _write_events(rundir: RunDir, of: Job, start: dict, end: dict) -> None:
         "processes": of.devices if of.backend == "torch" else 1, "batch_size": batch,
         "per_device_batch": [batch // of.devices] * of.devices, "rows": 1437, "steps_per_epoch": steps,
         "epochs": epochs, "learning_rate": 1e-3, "precision": {"dtype": "float32"}, "threads_per_process": 2,
-        "parameters": 5450, "initial_weights": WEIGHTS, "compiled": of.backend == "jax" and "jit",
+        "parameters": 5450, "initial_weights": WEIGHTS, "compiled": COMPILED[of.backend],
     }  # fmt: skip
     events.write("start", **{**facts, **start})
     each = STEP_SECONDS[of.backend] / of.devices**0.6 * batch / 64

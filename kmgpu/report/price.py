@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kmgpu.report import statistics
+from kmgpu.report import ratios, statistics
+from kmgpu.report.ratios import Ratio
 from kmgpu.report.runs import Run
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 TITLE = "What same math costs: ms per step, beside those as shipped, where each framework keeps its own habits."
-HEADER = ("backend", "devices", "same-math", "as-shipped", "costs")
+HEADER = ("backend", "devices", "same-math", "as-shipped", "costs", "95 %")
 
 
 @dataclass(frozen=True)
@@ -30,34 +31,40 @@ class Price:
     same_math_seconds: float | None
     as_shipped_seconds: float | None
     reason: str = ""
+    paired: Ratio | None = None
 
     @property
     def ratio(self) -> float | None:
-        """How many times as long a step takes on the track same-math; None if unknown."""
-        if self.same_math_seconds is None or self.as_shipped_seconds is None:
-            return None
-        return self.same_math_seconds / self.as_shipped_seconds
+        """How many times as long a step takes on the track same-math, over the blocks; None if unknown."""
+        return None if self.paired is None else self.paired.value
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The row as text, one for each of HEADER."""
         cost = "not known" if self.ratio is None else f"{self.ratio:.2f} times"
-        return (self.backend, str(self.devices), _ms(self.same_math_seconds), _ms(self.as_shipped_seconds), cost)
+        low, high = (self.paired.low, self.paired.high) if self.paired else (None, None)
+        interval = "-" if low is None or high is None else f"{low:.2f}-{high:.2f}"
+        times = _ms(self.same_math_seconds), _ms(self.as_shipped_seconds)
+        return (self.backend, str(self.devices), *times, cost, interval)
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "ratio": self.ratio}
+        low, high = (self.paired.low, self.paired.high) if self.paired else (None, None)
+        known = {key: value for key, value in vars(self).items() if key != "paired"}
+        return {**known, "ratio": self.ratio, "ratio_low": low, "ratio_high": high}
 
 
 def prices(same_math: Sequence[Run], as_shipped: Sequence[Run]) -> list[Price]:
     """Return one price for each backend, strategy and number of devices, in the order of the rows of a table."""
     shipped = {(row.backend, row.strategy, row.devices): row for row in statistics.rows(as_shipped)}
+    cells = statistics.cells(same_math), statistics.cells(as_shipped)
     found = []
     for row in statistics.rows(same_math):
         key = (row.backend, row.strategy, row.devices)
         other = shipped[key].step_seconds
         failed = [run for run in as_shipped if not run.ok and _key(run) == key]
         reason = "" if other is not None or not failed else (failed[0].reason or failed[0].status).splitlines()[0]
-        found.append(Price(*key, row.step_seconds, other, reason))
+        mine, beside = (statistics.by_block(known[key], statistics.step_seconds) for known in cells)
+        found.append(Price(*key, row.step_seconds, other, reason, ratios.paired(mine, beside)))
     return found
 
 
@@ -83,7 +90,7 @@ def terminal(found: Sequence[Price]) -> RenderableType:
 def markdown(found: Sequence[Price]) -> str:
     """Return the prices as a part of a Markdown document."""
     lines = [f"## {TITLE.partition(':')[0]}", "", TITLE, "", "| " + " | ".join(HEADER) + " |"]
-    lines += ["|---|---:|---:|---:|---:|", *("| " + " | ".join(price.cells) + " |" for price in found)]
+    lines += ["|---|---:|---:|---:|---:|---:|", *("| " + " | ".join(price.cells) + " |" for price in found)]
     unknown = _unknown(found)
     return "\n".join(lines + (["", *(f"- {said}" for said in unknown)] if unknown else [])) + "\n"
 

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from kmgpu.report import flags, ratios, statistics
 from kmgpu.report.runs import Run
 from kmgpu.report.statistics import Row, stall
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 FORMAT = 1  # version of comparison.json
 WIDE = 110  # terminal columns from which every column has its place
 FREE_LUNCH = 1.03  # efficiency above this is an error until explained
-TOLD_STALL = 0.05  # part of the time that a run waited for its data, from which it is told
 BUSY = 0.5  # load for each core, before the first run, from which times are not to be trusted
 
 
@@ -51,8 +51,10 @@ def remarks(runs: Sequence[Run], rows: Sequence[Row]) -> list[str]:
         said.append(f"the machine was busy before the first run (load {load[0]:.1f} on {cores} cores): measure again")
     for run in runs:
         part = stall(run)
-        if part is not None and part > TOLD_STALL:
-            said.append(f"{run.name} waited for its data {part:.0%} of the time: its speed is that of the reading")
+        if part is not None and part > flags.WAITING:
+            whole = "it is input-bound, and its speed is that of the reading"
+            bound = whole if part > flags.INPUT_BOUND else "part of its speed is that of the reading"
+            said.append(f"{run.name} waited for its data {part:.0%} of the time: {bound}")
     for row in rows:
         if row.speedup is not None and row.speedup > FREE_LUNCH * row.devices:
             said.append(
@@ -61,7 +63,21 @@ def remarks(runs: Sequence[Run], rows: Sequence[Row]) -> list[str]:
             )
         if row.runs and row.step_seconds is None:
             said.append(f"{row.backend} on {row.devices}: every window held a compilation; train for more epochs")
-    return said
+    return [*said, *noise(runs)]
+
+
+def noise(runs: Sequence[Run]) -> list[str]:
+    """Return how much speeds scatter on this machine, and what is seen through that; nothing if unknown."""
+    speeds = [statistics.speeds(cell) for cell in statistics.cells(runs).values()]
+    scatter, blocks = ratios.spread(speeds), min(map(len, speeds), default=0)
+    seen = None if scatter is None else ratios.smallest(scatter, blocks)
+    if scatter is None or seen is None:
+        return []
+    few = f" (fewer than {ratios.FEW_BLOCKS}: a first look)" if blocks < ratios.FEW_BLOCKS else ""
+    return [
+        f"noise: equal processes differ by {scatter:.1%} in speed here; with {blocks} for each cell{few}, a difference "
+        f"of {seen:.1%} is seen in four cases out of five"
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
