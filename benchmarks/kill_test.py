@@ -1,6 +1,9 @@
 """Kill a run at random moments, go on each time, and compare its end with that of a run that was left alone.
 
-    python benchmarks/kill_test.py [--kills 50] [--backend torch] [--devices 1] [--seed 0]
+    python benchmarks/kill_test.py [--kills 50] [--backend torch] [--devices 1] [--seed 0] [--results FILE]
+
+With ``--results`` what came out is added to a JSON file, which has one row for each backend, number of devices and
+seed: so the kills can be made in several parts.
 
 All processes of the run get SIGKILL at once, as in a power cut: while it starts, while it trains, while it writes a
 checkpoint, which it does after every step. After each kill its last checkpoint must be whole, and nothing that is
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import random
 import subprocess
 import sys
@@ -23,11 +27,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also where kmgpu
 
 import psutil
 
-from kmgpu import checkpoints, resumption
+from kmgpu import __version__, checkpoints, resumption
 from kmgpu.rundir import RunDir
 from kmgpu.worker import checkpoint
 
-RECIPE, EPOCHS, UNITS = "digits_mlp", 60, 20_000  # 1.5 million weights, 18 MB a checkpoint, 1,380 steps
+RECIPE, UNITS = "digits_mlp", 20_000  # 1.5 million weights, 18 MB a checkpoint, 23 steps an epoch
+EPOCHS_PER_KILL = 3  # so that the run is longer than what killed runs can have done
 COMMAND = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r}); "
 COMMAND += "from kmgpu.cli import main; main()"
 STARTING, TRAINING = 3.0, 1.2  # seconds within which a kill comes, from the launch or from the first new checkpoint
@@ -39,12 +44,13 @@ def main() -> int:
     parser.add_argument("--backend", default="torch")
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
     moments = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="kmgpu-kill-") as name:
         folder = Path(name)
         start = ["train", RECIPE, "--backend", arguments.backend, "--devices", str(arguments.devices), "--set"]
-        start += [f"units={UNITS}", "--epochs", str(EPOCHS), "--device-kind", "cpu"]
+        start += [f"units={UNITS}", "--epochs", str(EPOCHS_PER_KILL * (arguments.kills + 1)), "--device-kind", "cpu"]
         left_alone = finish([*start, "--checkpoint-every", "never"], folder / "alone")
         command, saved, counts = [*start, "--checkpoint-every", "1step"], 0, dict.fromkeys(COUNTS, 0)
         for number in range(arguments.kills):
@@ -67,8 +73,13 @@ def main() -> int:
           f"{resumed['steps']} steps; {saved} of them were done and saved by killed runs")  # fmt: skip
     for what, count in counts.items():
         print(f"    {what}: {count}")
+    same["history"] = resumed["history"] == left_alone["history"]
     print(f"the end is that of the run that was left alone: {same}")
-    return 0 if all(same.values()) and resumed["history"] == left_alone["history"] else 1
+    if arguments.results is not None:
+        row = {"backend": arguments.backend, "devices": arguments.devices, "seed": arguments.seed}
+        found = {"kills": arguments.kills, "moments": counts, "steps": resumed["steps"], "saved_by_killed_runs": saved}
+        keep(arguments.results, row, {**found, "same_end": same, "kmgpu": __version__})
+    return 0 if all(same.values()) else 1
 
 
 COUNTS = ("while it started", "before its first checkpoint", "with something half-written")
@@ -104,6 +115,14 @@ def still_held(run: Path) -> bool:
         return False
     with checkpoints.held(run) as free:
         return not free
+
+
+def keep(path: Path, row: dict, found: dict) -> None:
+    """Add what was found to the file of results, in place of an earlier row of the same kind."""
+    rows = json.loads(path.read_text()) if path.exists() else []
+    rows = [each for each in rows if any(each[name] != value for name, value in row.items())]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([*rows, {**row, **found}], indent=1) + "\n")
 
 
 def finish(command: list[str], run: Path) -> dict:

@@ -100,8 +100,7 @@ def stopped(rundir: RunDir, error: Interrupted) -> Interrupted:
 
 def stopped_by_itself(rundir: RunDir) -> Interrupted | None:
     """Return the error of a run whose workers were asked to stop by another than this process, or None."""
-    events = rundir.events()
-    if not events or events[-1]["event"] != "stopped":
+    if not any(event["event"] == "stopped" for event in rundir.events()):
         return None
     return stopped(rundir, Interrupted("the workers were asked to stop", signal.SIGTERM))
 

@@ -51,7 +51,8 @@ def make(tmp_path, monkeypatch):
             train=SimpleNamespace(steps=STEPS, rows=20, batch_size=4),
             record=lambda event, **fields: events.append((event, fields)),
         )  # fmt: skip
-        return saving.Saver(run, "f" * 64, None), Progress(), events
+        callbacks = SimpleNamespace(state=lambda: ({"settings": None, "remembered": {}}, {}))
+        return saving.Saver(run, "f" * 64, None, callbacks), Progress(), events
 
     return made
 

@@ -6,10 +6,11 @@ import contextlib
 import json
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kmgpu.errors import KmgpuError, RunFailed, UsageError
+from kmgpu.worker.callback_state import Memories
 from kmgpu.worker.run import Run
 
 OWN_LOOP = ("fit", "compile", "train_on_batch")  # methods of a model that train beside the loop
@@ -20,14 +21,19 @@ BATCH_HOOKS = {"on_train_batch_begin", "on_train_batch_end"}
 class Callbacks:
     """Calls Keras's callbacks where fit calls them; a hook that none of them overrides costs nothing."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run, epoch: int = 0):
+        """``epoch`` is the one at which a run that is resumed goes on."""
         self.stop: str | None = None  # who has set model.stop_training; the same in all processes
         self.seconds = 0.0  # spent in hooks
         self._adapter = run.adapter
+        self._saved = bool(run.job.checkpoints)
         self._watch = run.adapter.tools.Watch(run.adapter.model)
         self._called: dict[str, list[Any]] = {}  # by hook; empty but in process 0
+        self._compiled = self._watch.settings()  # of the recipe
+        self._memories = Memories(())  # of none but in process 0
+        self._notes: list[str] = []
         if run.adapter.process == 0:
-            self._called = self._set_up(run)
+            self._called = self._set_up(run, epoch)
         # Process 0's, should a recipe give its processes different ones.
         self._hooks = set(json.loads(run.adapter.broadcast(json.dumps(sorted(self._called)).encode())))
 
@@ -38,9 +44,10 @@ class Callbacks:
 
     def notes(self) -> list[str]:
         names = sorted({_name(callback) for hook in BATCH_HOOKS for callback in self._called.get(hook, ())})
+        kept = self._notes + (self._memories.notes() if self._saved else [])
         if not names:
-            return []
-        return [f"{', '.join(names)} looks at each batch: every step is waited for before the next one starts"]
+            return kept
+        return [*kept, f"{', '.join(names)} looks at each batch: every step is waited for before the next one starts"]
 
     def take_seconds(self) -> float:
         """Return the seconds spent in hooks since the last call."""
@@ -61,16 +68,57 @@ class Callbacks:
         self._follow(json.loads(told) if told else {})
         self.seconds += time.perf_counter() - began
 
-    def _set_up(self, run: Run) -> dict[str, list[Any]]:
+    def begin(self) -> None:
+        """Run ``on_train_begin``. All processes."""
+        self.call("on_train_begin")
+        self._memories.begin()
+
+    def end_of_stopped(self, record: Callable[..., None]) -> None:
+        """Run ``on_train_end`` of a run that is asked to stop, so that files are closed; it ends in any case."""
+        if "on_train_end" not in self._called:
+            return
+        self._adapter.lend()
+        try:
+            self._run("on_train_end", ({},))
+        except KmgpuError as error:
+            record("note", text=str(error))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what a checkpoint is to hold beside the model's variables, as JSON and named arrays, in process 0.
+
+        "settings", where callbacks have changed what is trainable or a number of the optimizer; "remembered" by each.
+        """
+        settings = self._watch.settings()
+        remembered, arrays = self._memories.take()
+        return {"settings": None if settings == self._compiled else settings, "remembered": remembered}, arrays
+
+    def set(self, state: dict[str, Any]) -> None:
+        """Make trainable what was when ``state`` was taken, and set the optimizer's numbers. All processes."""
+        wanted, settings = state.get("settings") or self._compiled, self._watch.settings()
+        if wanted == settings:
+            return
+        if any(len(wanted[kind]) != len(settings[kind]) for kind in settings):
+            raise UsageError("the checkpoint is of a model with other layers; resume with the recipe it had")
+        self._watch.set(wanted)
+        self._adapter.rebuild()
+
+    def remember(self, state: dict[str, Any], arrays: dict[str, Any]) -> list[str]:
+        """Let the callbacks remember what ``state`` says; return the names of those of which it says nothing."""
+        return self._memories.give(state.get("remembered", {}), arrays)
+
+    def _set_up(self, run: Run, epoch: int) -> dict[str, list[Any]]:
         # A run stops by itself for a loss that is not a number, unless it is told to go on.
         ended = run.job.on_nan == "stop"
         given = [each for each in run.recipe.callbacks if not (ended and _name(each) == "TerminateOnNaN")]
         if not given:
             return {}
         tools, model = self._adapter.tools, self._adapter.model
+        if run.job.resume is not None:
+            self._notes += tools.go_on(given, epoch)
         callbacks = tools.callback_list(given, model, run.epochs, run.train.steps)
         for callback in callbacks:
             _call(callback, "set_model", (model,))
+        self._memories = Memories(callbacks)
         return tools.overridden(callbacks)
 
     def _run(self, hook: str, arguments: tuple[Any, ...]) -> dict[str, Any]:

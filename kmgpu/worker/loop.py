@@ -28,17 +28,22 @@ from kmgpu.worker.windows import Window, windows
 def train(run: Run) -> None:
     """Train a recipe, record what happens, and leave its weights in the run's directory."""
     progress = resuming.progress(run)
-    initial, beside = _begin(run)
+    initial, before, beside = _begin(run, progress.epoch)
     saver, callbacks = beside.saver, beside.callbacks
     seen: set[Any] = set()  # forms of updates that the framework has compiled for
     metrics: dict[str, Any] = {}
     try:
         with saver.watching():
-            callbacks.call("on_train_begin")
+            callbacks.begin()
+            if before is not None:
+                if progress.step > 0:  # so that callbacks make what they make there
+                    callbacks.call("on_epoch_begin", progress.epoch)
+                before.give_again(callbacks)
             while progress.epoch < run.epochs and progress.stop is None:
                 metrics = _epoch(run, progress, beside, seen)
             saver.close()
     except Stopped:
+        callbacks.end_of_stopped(run.record)
         return
     _finalize(run.adapter)
     callbacks.call("on_train_end", metrics)
@@ -57,16 +62,21 @@ class Beside:
     rate: Rate | None
 
 
-def _begin(run: Run) -> tuple[str, Beside]:
+def _begin(run: Run, epoch: int) -> tuple[str, resuming.Before | None, Beside]:
     """Build the model, give it its first weights or those of a checkpoint, and say what is run and how.
 
-    Returns the hash of the initial weights, and what looks at training.
+    Returns the hash of the initial weights, the checkpoint, and what looks at training.
     """
     adapter, train, validation = run.adapter, run.train, run.validation
     notes = _prepare(run)
     rate = rates.scale(run)  # which a checkpoint overrules
-    before = resuming.restore(run) if run.job.resume is not None else None
-    initial = before["initial_weights"] if before else weights.initialise(adapter, run.job, run.rundir)
+    callbacks = Callbacks(run, epoch)
+    if run.job.resume is None:
+        before, initial = None, weights.initialise(adapter, run.job, run.rundir)
+    else:
+        before = resuming.Before(run)
+        before.give(callbacks)
+        initial = before.manifest["initial_weights"]
     run.record(
         "start", **adapter.facts(), backend=run.job.backend, strategy=run.job.strategy, track=run.job.track,
         randomness=run.job.randomness, seed=run.job.seed, device_kind=run.job.device_kind,
@@ -75,18 +85,17 @@ def _begin(run: Run) -> tuple[str, Beside]:
         validation_rows=0 if validation is None else validation.rows,
         steps_per_epoch=train.steps, epochs=run.epochs, initial_weights=initial,
         rate_rule=None if rate is None else rate.described(run),
-        resumed=before and resuming.described(run, before),
+        resumed=before and resuming.described(run, before.manifest),
         **run.recipe.policies,
     )  # fmt: skip
     feeds = [feed for feed in (train, validation) if feed is not None]
     told = [*adapter.tools.ignored_by_steps(adapter.model), *(note for feed in feeds for note in feed.notes)]
     for note in [*notes, *told, *idle_notes(train.sizes, adapter.devices)]:
         run.record("note", text=note)
-    saver = Saver(run, initial, resuming.best_value(run, before) if before else None)
-    callbacks = Callbacks(run)
+    saver = Saver(run, initial, resuming.best_value(run, before.manifest) if before else None, callbacks)
     for note in callbacks.notes():
         run.record("note", text=note)
-    return initial, Beside(saver, callbacks, rate)
+    return initial, before, Beside(saver, callbacks, rate)
 
 
 def _prepare(run: Run) -> list[str]:
@@ -111,7 +120,8 @@ def _prepare(run: Run) -> list[str]:
 def _epoch(run: Run, progress: Progress, beside: Beside, seen: set[Any]) -> dict[str, Any]:
     """Train what is left of an epoch, window after window, and evaluate; returns its metrics."""
     adapter, callbacks = run.adapter, beside.callbacks
-    callbacks.call("on_epoch_begin", progress.epoch)
+    if progress.step == 0:  # else the run goes on in the middle of the epoch, which has begun
+        callbacks.call("on_epoch_begin", progress.epoch)
     began = time.perf_counter()
     with contextlib.closing(run.updates(progress)) as updates:
         for window in windows(updates, seen, lambda: _room(run, progress, beside)):

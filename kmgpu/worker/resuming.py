@@ -8,6 +8,7 @@ from typing import Any
 from kmgpu import checkpoints
 from kmgpu.errors import UsageError
 from kmgpu.worker import checkpoint, weights
+from kmgpu.worker.callbacks import Callbacks
 from kmgpu.worker.progress import Progress
 from kmgpu.worker.run import Run
 
@@ -22,23 +23,43 @@ def progress(run: Run) -> Progress:
     return found
 
 
-def restore(run: Run) -> dict[str, Any]:
-    """Give the built model its state; return the checkpoint's manifest."""
-    assert run.job.resume is not None
-    manifest = checkpoints.read_manifest(Path(run.job.resume))
-    facts = {"rows": run.train.rows, "batch_size": run.train.batch_size, "steps_per_epoch": run.train.steps}
-    for fact, now in facts.items():
-        if manifest[fact] != now:
-            raise UsageError(
-                f"{run.job.resume} was trained with {fact} {manifest[fact]}, and the recipe now gives {now}; "
-                "resume with the data it was trained with"
-            )
-    found = checkpoints.Checkpoint(Path(run.job.resume), manifest)
-    before = found.manifest["job"]
-    same = all(before[name] == getattr(run.job, name) for name in ("backend", "strategy"))
-    checkpoint.give(run.adapter, checkpoint.read(found), same, found.path)
-    weights.check_replicas(run.adapter)
-    return found.manifest
+class Before:
+    """The checkpoint from which a run goes on."""
+
+    def __init__(self, run: Run):
+        """Read it, and refuse one of other data. All processes."""
+        assert run.job.resume is not None
+        path = Path(run.job.resume)
+        self.manifest = checkpoints.read_manifest(path)
+        self._run, self._path = run, path
+        facts = {"rows": run.train.rows, "batch_size": run.train.batch_size, "steps_per_epoch": run.train.steps}
+        for fact, now in facts.items():
+            if self.manifest[fact] != now:
+                raise UsageError(
+                    f"{path} was trained with {fact} {self.manifest[fact]}, and the recipe now gives {now}; "
+                    "resume with the data it was trained with"
+                )
+        self._tensors = checkpoint.read(checkpoints.Checkpoint(path, self.manifest))
+
+    def give(self, callbacks: Callbacks) -> None:
+        """Give the built model its state, and what callbacks had made trainable. All processes."""
+        job, before = self._run.job, self.manifest["job"]
+        callbacks.set(self._beside)
+        same = all(before[name] == getattr(job, name) for name in ("backend", "strategy"))
+        checkpoint.give(self._run.adapter, self._tensors, same, self._path)
+        weights.check_replicas(self._run.adapter)
+
+    def give_again(self, callbacks: Callbacks) -> None:
+        """Undo what the first hooks have done to the model, and let callbacks remember; the last call."""
+        self.give(callbacks)
+        unknown = callbacks.remember(self._beside, self._tensors)
+        if unknown:
+            self._run.record("note", text=f"the checkpoint says nothing of {', '.join(unknown)}: begun anew")
+        self._tensors = {}
+
+    @property
+    def _beside(self) -> dict[str, Any]:
+        return self.manifest.get("callbacks", {})
 
 
 def described(run: Run, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from kmgpu import __version__, checkpoints
 from kmgpu.errors import UsageError
 from kmgpu.worker import checkpoint
+from kmgpu.worker.callbacks import Callbacks
 from kmgpu.worker.progress import Progress
 from kmgpu.worker.run import Run
 from kmgpu.worker.windows import WINDOW
@@ -33,7 +34,8 @@ class Saver:
     A run whose job has no ``checkpoints`` saves nothing and is not asked to stop: a signal ends it at once.
     """
 
-    def __init__(self, run: Run, initial: str, best_value: float | None) -> None:
+    def __init__(self, run: Run, initial: str, best_value: float | None, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
         self._run, self._initial, self._facts = run, initial, run.adapter.facts()
         self._recipe = checkpoints.file_digest(Path(run.job.recipe))
         wish = run.job.checkpoints
@@ -140,8 +142,9 @@ class Saver:
         if self._run.adapter.process != 0:
             return
         self.close()  # one at a time, so that no more than one copy is held
-        manifest = self._manifest(progress, at)
-        self._writing = Writing(self._run.rundir.path, tensors, manifest, self._keep, best)
+        beside, arrays = self._callbacks.state()
+        manifest = self._manifest(progress, at) | {"callbacks": beside}
+        self._writing = Writing(self._run.rundir.path, tensors | arrays, manifest, self._keep, best)
         self._writing.waited = time.perf_counter() - clock
         self._writing.start()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+
 import cells
 import numpy as np
 import pytest
@@ -44,6 +46,17 @@ cells.add("k08", "r0", (2,), settings=ADAM, epochs=3, checkpoints={"every": {"ep
 cells.add("k60", "r0", (4,), settings=ADAM, epochs=3, checkpoints={"every": {"epochs": 1}})
 cells.add("k60", "r0", (2,), settings=ADAM, epochs=3, checkpoints={}, resume="k60-4/checkpoints/step-00000004")
 
+EACH_STEP, SHARED = {"every": {"steps": 1}, "keep": 99}, "FOLDER/../table"
+IN_AN_EPOCH, BETWEEN = "step-00000003", "step-00000004"  # of 2 steps an epoch
+for kind, places in {"all": (IN_AN_EPOCH, BETWEEN), "swap": (BETWEEN,), "files": (IN_AN_EPOCH,)}.items():
+    given = {"settings": {"kind": kind, "folder": SHARED}, "checkpoints": EACH_STEP}
+    cells.add(f"remembers-{kind}", "remembering", (2,), **given)
+    for place in places:
+        cells.add(
+            f"remembers-{kind}-{place}", "remembering", (2,), **given,
+            resume=f"remembers-{kind}-2/checkpoints/{place}",
+        )  # fmt: skip
+
 
 @pytest.mark.parametrize(("backend", "devices"), EXACT)
 @pytest.mark.parametrize("name", [MIDDLE, LATER])
@@ -79,6 +92,54 @@ def test_k25_the_schedule_and_the_iterations_go_on(ran, backend, devices):
     assert iterations == 3
 
 
+def remembered(run: cells.Ran) -> dict:
+    """What callbacks remembered in the end, with the arrays."""
+    last = checkpoints.find(run.rundir.path)[0]
+    arrays = {name: value for name, value in checkpoint.read(last).items() if name.startswith("callbacks/")}
+    return {"position": last.position, **last.manifest["callbacks"]} | {
+        name: value.tolist() for name, value in arrays.items()
+    }
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("kind", "place"), [("all", IN_AN_EPOCH), ("all", BETWEEN), ("swap", BETWEEN)])
+def test_callbacks_go_on_with_what_they_remember_and_nothing_is_done_twice(ran, backend, kind, place):
+    whole, resumed = ran(backend, f"remembers-{kind}", 2), ran(backend, f"remembers-{kind}-{place}", 2)
+    assert resumed.losses == whole.losses[int(place[5:]) :]
+    assert resumed.history == whole.history
+    assert resumed.outcome["hashes"] == whole.outcome["hashes"]
+    assert remembered(resumed) == remembered(whole)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_callbacks_remember_is_what_they_have_done(ran, backend):
+    """So that the test above can fail: it stopped early, and what was remembered is not what a run begins with."""
+    whole = ran(backend, "remembers-all", 2)
+    assert len(whole.history) == 4 and "EarlyStopping ended" in whole.outcome["notes"][-1]
+    found = remembered(whole)
+    early = found["remembered"]["EarlyStopping-0"]["attributes"]
+    assert (early["wait"], early["best_epoch"], early["stopped_epoch"]) == (3, 0, 3)
+    assert early["best"] == whole.history[0]["val_loss"]
+    assert found["remembered"]["ReduceLROnPlateau-0"]["attributes"]["wait"] == 1
+    counts = found["remembered"]["Counts-0"]["attributes"]
+    assert counts["batches"] == 8 and counts["begun"] == {"dict": [[0, 1], [1, 1], [2, 1], [3, 1]]}
+    assert found["settings"]["optimizers"][0]["momentum"] == pytest.approx(0.5 * 0.75**4)
+    middle = checkpoints.read(whole.rundir.path / "checkpoints" / IN_AN_EPOCH).manifest["callbacks"]
+    assert not all(middle["settings"]["variables"])  # frozen in that epoch, and not in the recipe
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_table_goes_on_with_the_epochs_that_are_trained_again(ran, backend):
+    whole, resumed = (ran(backend, name, 2) for name in ("remembers-files", f"remembers-files-{IN_AN_EPOCH}"))
+    with (resumed.rundir.path.parent / "table" / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["0", "1", "2", "3", "4", "5"]
+    assert [float(row["loss"]) for row in rows] == [epoch["loss"] for epoch in whole.history]
+    notes = resumed.outcome["notes"]
+    assert any("log.csv goes on; rows of epochs that are trained again are gone: 5" in note for note in notes)
+    assert any("do not hold random (Generator) of the callback Forgets" in note for note in notes)
+
+
 @pytest.fixture(scope="module")
 def elsewhere(ran, tmp_path_factory):
     """Runs on each backend, on one device, from the checkpoints that each other backend wrote on two: one launch each.
@@ -93,6 +154,8 @@ def elsewhere(ran, tmp_path_factory):
         for writer in (backend for backend in BACKENDS if backend != reader):
             for optimizer in OPTIMIZERS:
                 found[writer, optimizer] = ran(writer, f"whole-{optimizer}", 2).rundir.path / "checkpoints" / MIDDLE, 1
+            path = ran(writer, "remembers-all", 2).rundir.path / "checkpoints" / IN_AN_EPOCH
+            found[writer, "remembers"] = path, 1
             found[writer, "k08"] = ran(writer, "k08", 2).rundir.path / "checkpoints" / "step-00000004", 2
         rundirs = {}
         for key, (path, devices) in found.items():
@@ -130,6 +193,15 @@ def test_on_another_backend_and_fewer_devices_it_goes_on_with_the_optimizers_sta
     assert resumed.outcome["hashes"]["sample_order"] == whole.outcome["hashes"]["sample_order"]
     for epoch, expected in zip(resumed.history, whole.history, strict=True):
         assert epoch == pytest.approx(expected, rel=1e-5)
+
+
+@directions
+def test_callbacks_go_on_elsewhere_with_what_they_remember(ran, elsewhere, writer, reader):
+    whole, resumed = ran(writer, "remembers-all", 2), elsewhere(writer, reader, "remembers")
+    np.testing.assert_allclose(resumed.losses, whole.losses[3:], rtol=1e-5)
+    assert len(resumed.history) == len(whole.history) == 4
+    for name, expected in whole.weights.items():
+        np.testing.assert_allclose(resumed.weights[name], expected, rtol=1e-5)
 
 
 @directions

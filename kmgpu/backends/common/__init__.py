@@ -5,6 +5,7 @@ from kmgpu.backends.common.callbacks import (
     callback_list,
     check_callbacks,
     finalize,
+    go_on,
     ignored_by_steps,
     learning_rate,
     overridden,
@@ -43,7 +44,7 @@ from kmgpu.backends.common.targets import check_labels, check_targets, check_val
 __all__ = [
     "Denominators", "Plan", "Policy", "Sharding", "Watch", "as_keras", "as_shipped", "assign", "assigned",
     "assigned_weights", "build", "callback_list", "check", "check_callbacks", "check_labels", "check_targets",
-    "check_validation", "dtypes", "finalize",
+    "check_validation", "dtypes", "finalize", "go_on",
     "ignored_by_steps", "import_keras", "layer_outputs", "learning_rate", "load_random_state", "load_state",
     "local_loss", "make_plan", "metric_results", "model_facts", "names", "of_device", "overridden", "parts",
     "portable", "precision_facts", "predict", "random_state", "restored", "set_precision", "set_randomness", "state",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from kmgpu.errors import UsageError
@@ -78,6 +79,42 @@ def _does(callback: Any, hook: str) -> bool:
     if "_batch_" in hook and type(callback) is kept.TensorBoard:
         return callback.update_freq != "epoch" or callback.write_steps_per_second or callback._should_trace
     return True
+
+
+def go_on(callbacks: Sequence[Any], epoch: int) -> list[str]:
+    """Let tables that callbacks write go on at an epoch, instead of beginning anew; returns notes for the user."""
+    import keras
+
+    notes = []
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            callback.append = True
+            removed = _cut_table(Path(callback.filename), callback.sep, epoch)
+            if removed:
+                notes.append(f"{callback.filename} goes on; rows of epochs that are trained again are gone: {removed}")
+    return notes
+
+
+def _cut_table(path: Path, separator: str, epoch: int) -> int:
+    """Remove the rows from an epoch on of a CSVLogger's file, if it is one; return how many they are."""
+    if not path.is_file():
+        return 0
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    if not lines or not lines[0].startswith("epoch"):
+        return 0
+    kept = [lines[0]] + [line for line in lines[1:] if _number(line.partition(separator)[0]) < epoch]
+    if len(kept) < len(lines):
+        neighbour = path.with_name(f".{path.name}.part")
+        neighbour.write_text("".join(kept), encoding="utf-8")
+        neighbour.replace(path)
+    return len(lines) - len(kept)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1
 
 
 class Watch:
