@@ -51,6 +51,7 @@ class Feed(Protocol):
     sizes: tuple[int, ...]  # rows of the updates, each once; of a stream, those of the first alone
     stream: bool
     notes: list[str]
+    skipped: str | None  # a hash of the batch before the first one of an epoch that begins at a later step; of a stream
 
     def first(self) -> Update:
         """Return the first update of epoch 0, which is kept for ``epoch``."""
@@ -78,6 +79,7 @@ class RowFeed:
     """Batches of rows by index, in kmgpu's own order."""
 
     stream = False
+    skipped: str | None = None
     notes: list[str] = []
 
     def __init__(self, source: Source, wish: Wish):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from kmgpu.data import channel, trees
 from kmgpu.data.ahead import Ahead
 from kmgpu.data.feed import Feed, RowFeed, Update, Updates, Wish, chained, first_updates, pool_of
 from kmgpu.data.loader import Batch, class_weights, places
-from kmgpu.data.order import content_hashes
+from kmgpu.data.order import OrderHash, content_hashes
 from kmgpu.data.share import share
 from kmgpu.data.source import as_source
 from kmgpu.data.streams import Fields, Stream, as_stream, fields_of, form
@@ -28,6 +28,7 @@ def open_feed(data: Any, wish: Wish) -> Feed:
     stream = as_stream(data, wish.what, wish.workers)
     if stream is None:
         return RowFeed(as_source(data, wish.what, pool_of(wish)), wish)
+    stream.seed(wish.seed)
     if folder is None or wish.process == 0:
         return StreamFeed(stream, wish)
     return SentFeed(wish, folder / "stream")
@@ -56,15 +57,21 @@ class StreamFeed:
         self._peers: list[Any] = []
         self._elements = self._passes()
         self._read = 0  # elements since the beginning
-        self._epochs = 0  # ended
+        self._passed = 0  # passes begun
+        self._begins, self._epochs = 0, 0  # epochs begun and ended
         self._form = ""
         self._begun: tuple[Update, Updates] | None = None
+        self._opened: tuple[Fields, Iterator[Fields]] | None = None  # the elements of epoch 0, with its first one
+        self.skipped: str | None = None
         self.notes = [] if stream.note is None else [stream.note]
 
     def first(self) -> Update:
         if self._begun is None:
             self._join()
-            items = self._updates(0, 0)
+            elements = self._fields(0)
+            first = next(elements)
+            self._opened = first, elements
+            items = self._updates(chain((first,), elements), 0)
             self._begun = next(items), items
             self.batch_size = self._begun[0][0].update_size
             self.sizes = (self.batch_size,)
@@ -75,11 +82,13 @@ class StreamFeed:
 
     def epoch(self, number: int, start: int = 0) -> Ahead[Update]:
         begun, self._begun = self._begun, None
+        opened, self._opened = self._opened, None
         if begun is not None and (number, start) == (0, 0):
             return Ahead(chained(*begun))
         if begun is not None:
             begun[1].close()
-        return Ahead(self._updates(number, start))
+        again = opened is not None and number == 0  # a run that goes on in its first epoch: the pass that was begun
+        return Ahead(self._updates(chain((opened[0],), opened[1]) if again else self._fields(number), start))
 
     def end_epoch(self) -> None:
         self._stream.on_epoch_end()
@@ -96,11 +105,14 @@ class StreamFeed:
             for peer in self._peers:
                 channel.send(peer, "steps", self.steps)
 
-    def _updates(self, epoch: int, start: int) -> Updates:
-        """Yield the updates of an epoch, each sent to the other processes before."""
+    def _updates(self, elements: Iterator[Fields], start: int) -> Updates:
+        """Yield the updates of an epoch from a step on, each sent to the other processes before."""
         wish, row = self._wish, 0
         try:
-            for step, fields in enumerate(self._fields(epoch, start), start):
+            for fields in islice(elements, start):
+                row += trees.rows_of(fields[0])
+                self.skipped = _digest(fields)
+            for step, fields in enumerate(elements, start):
                 numbers = np.arange(row, row + trees.rows_of(fields[0]))
                 row += len(numbers)
                 for process, peer in enumerate(self._peers, 1):
@@ -117,21 +129,43 @@ class StreamFeed:
             with contextlib.suppress(channel.PeerLost):
                 channel.send(peer, kind, record)
 
-    def _fields(self, epoch: int, start: int) -> Iterator[Fields]:
-        """Yield the elements of an epoch from a step on; with ``steps``, it goes on where the epoch before stopped."""
+    def _fields(self, epoch: int) -> Iterator[Fields]:
+        """Yield the elements of an epoch; with ``steps``, it goes on where the epoch before stopped."""
         wish, stream = self._wish, self._stream
+        by_passes = wish.steps is None or (wish.again and not stream.once)
         while self._epochs < epoch:  # a run that is resumed
-            stream.on_epoch_begin()
+            self._begin_epoch()
+            if by_passes:
+                self._open_pass(self._epochs)
             self.end_epoch()
-        stream.on_epoch_begin()
-        if wish.steps is None or (wish.again and not stream.once):
-            yield from islice(self._pass(), start, wish.steps)
+        self._begin_epoch()
+        if by_passes:
+            yield from islice(self._pass(), wish.steps)
             return
         assert wish.steps is not None
-        before = 0 if wish.again else epoch * wish.steps + start - self._read
-        for _ in islice(self._elements, before):
-            pass
-        yield from islice(self._elements, wish.steps - start)
+        if not wish.again:
+            self._skip(epoch * wish.steps)
+        yield from islice(self._elements, wish.steps)
+
+    def _begin_epoch(self) -> None:
+        if self._begins <= self._epochs:  # else the first batch, which is read to build the model, has begun it
+            self._stream.on_epoch_begin()
+            self._begins += 1
+
+    def _open_pass(self, number: int) -> None:
+        """Draw what a pass draws when it begins, in the order of passes, unless it has been begun."""
+        if self._stream.draws and self._passed <= number:
+            next(self._pass(), None)
+
+    def _skip(self, count: int) -> None:
+        """Read on until ``count`` elements have been read; whole passes of known length are only opened."""
+        length = self._stream.steps
+        if length and count - self._read >= length and not self._stream.once:
+            for number in range(count // length):
+                self._open_pass(number)
+            self._elements, self._read = self._passes(), count - count % length
+        for fields in islice(self._elements, max(0, count - self._read)):
+            self.skipped = _digest(fields)
 
     def _passes(self) -> Iterator[Fields]:
         while True:
@@ -145,6 +179,7 @@ class StreamFeed:
     def _pass(self) -> Iterator[Fields]:
         """Yield x, y, sample_weight of each batch of one pass, all of one form."""
         elements, number, kind = self._stream.begin(), 0, self._stream.kind
+        self._passed += 1
         while True:
             name = f"{self._wish.what}: batch {number}"
             try:
@@ -165,10 +200,18 @@ class StreamFeed:
             raise UsageError(f"{self._wish.what} is {kind} that gave no batch; at least one is needed")
 
 
+def _digest(fields: Fields) -> str:
+    """Return a hash of an element, that of the update which it was: ``worker.progress.Progress.last_update``."""
+    order = OrderHash()
+    order.add(0, np.arange(trees.rows_of(fields[0])), content_hashes(array for _, array in trees.leaves(fields, "")))
+    return OrderHash.join(order.lanes)
+
+
 class SentFeed:
     """The rows of this process of what process 0 reads from a stream."""
 
     stream = True
+    skipped: str | None = None
     rows: int | None = None
     sizes: tuple[int, ...]
     notes: list[str] = []

@@ -6,6 +6,7 @@ generators and other iterables, each known by what it can do or by the name of i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class Stream:
     steps: int | None = None  # batches of a pass, where they are known
     endless: bool = False  # whether a pass has no end, or none that can be known
     once: bool = False  # whether there is one pass only
+    draws: bool = False  # whether each pass may draw an order of its own when it begins
+    seed: Callable[[int], None] = lambda seed: None
     on_epoch_begin: Callable[[], None] = lambda: None
     on_epoch_end: Callable[[], None] = lambda: None
     note: str | None = None  # for the user
@@ -50,13 +53,15 @@ def as_stream(data: Any, what: str, workers: int = 0) -> Stream | None:
         return _of_tensorflow(data)
     if any(name.startswith("keras.") and name.endswith(".PyDataset") for name in ancestors):
         return _of_keras(data, workers)
+    if "torch.utils.data.dataloader.DataLoader" in ancestors:
+        return _of_torch(data)
     if any(name.startswith("torch.") and name.endswith(".IterableDataset") for name in ancestors):
         raise UsageError(f"{what} is a torch IterableDataset, which gives samples; wrap it in a torch DataLoader")
     if hasattr(data, "__next__"):
         return Stream(f"a {type(data).__name__}", lambda: data, endless=True, once=True)
     if not hasattr(data, "__iter__") or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return None
-    return Stream(f"a {type(data).__name__}", lambda: iter(data), _length(data))
+    return Stream(f"a {type(data).__name__}", lambda: iter(data), _length(data), draws=True)
 
 
 def of_function(load: Callable[[], Any], first: Any, what: str) -> Stream | None:
@@ -72,7 +77,7 @@ def of_function(load: Callable[[], Any], first: Any, what: str) -> Stream | None
     def begin() -> Iterator[Any]:
         return iter(made.pop() if made else load())
 
-    return Stream(f"the function {getattr(load, '__name__', type(load).__name__)}", begin)
+    return Stream(f"the function {getattr(load, '__name__', type(load).__name__)}", begin, draws=True)
 
 
 def fields_of(element: Any, name: str) -> Fields:
@@ -97,7 +102,23 @@ def form(fields: Fields) -> str:
 def _of_tensorflow(data: Any) -> Stream:
     cardinality = int(data.cardinality())  # -1: infinite, -2: not known
     steps = cardinality if cardinality >= 0 else None
-    return Stream("a tf.data.Dataset", data.as_numpy_iterator, steps, endless=cardinality == -1)
+    return Stream("a tf.data.Dataset", data.as_numpy_iterator, steps, endless=cardinality == -1, draws=True)
+
+
+def _of_torch(data: Any) -> Stream:
+    """Return the stream of a DataLoader; what it draws, without a generator of its own, follows from the run's seed."""
+
+    def seed(number: int) -> None:
+        if data.generator is not None:
+            return
+        generator = sys.modules["torch"].Generator()
+        generator.manual_seed(number)
+        data.generator = generator
+        for sampler in (data.sampler, getattr(data.batch_sampler, "sampler", None)):
+            if getattr(sampler, "generator", data) is None:
+                sampler.generator = generator
+
+    return Stream("a DataLoader", lambda: iter(data), _length(data), draws=True, seed=seed)
 
 
 def _of_keras(data: Any, workers: int) -> Stream:

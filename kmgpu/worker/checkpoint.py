@@ -90,10 +90,11 @@ def _matching(tensors: Tensors, kind: str, variables: Sequence[Any], where: Path
 def position(progress: Progress, adapter: Adapter) -> dict[str, Any]:
     """Return where training stands, as JSON. All processes."""
     lanes = adapter.gather(progress.order.lanes)
+    last = adapter.gather(progress.last_update(adapter.process).lanes)
     return {
         "epoch": progress.epoch, "step": progress.step, "updates": progress.updates, "samples": progress.samples,
         "loss_total": float(progress.loss.total), "loss_rows": progress.loss.rows, "finite": progress.finite,
-        "sample_order": OrderHash.join(lanes),
+        "sample_order": OrderHash.join(lanes), "last_update": OrderHash.join(last),
     }  # fmt: skip
 
 
@@ -151,5 +152,3 @@ def _storable(value: np.ndarray) -> np.ndarray:
     """Return an array as safetensors takes it from NumPy, which knows no bfloat16 and no float8: their bits then."""
     value = np.asarray(value, order="C")
     return value if value.dtype.kind in "fiub" else value.view(np.dtype(f"u{value.dtype.itemsize}"))
-
-

@@ -28,8 +28,8 @@ from kmgpu.worker.windows import Window, windows
 def train(run: Run) -> None:
     """Train a recipe, record what happens, and leave its weights in the run's directory."""
     progress = resuming.progress(run)
-    initial, before, beside = _begin(run, progress.epoch)
-    saver, callbacks = beside.saver, beside.callbacks
+    initial, beside = _begin(run, progress.epoch)
+    saver, callbacks, before = beside.saver, beside.callbacks, beside.before
     seen: set[Any] = set()  # forms of updates that the framework has compiled for
     metrics: dict[str, Any] = {}
     try:
@@ -58,14 +58,15 @@ class Beside:
     """What looks at training, and may end it or pace it."""
 
     saver: Saver
+    before: resuming.Before | None  # the checkpoint from which the run goes on
     callbacks: Callbacks
     rate: Rate | None
 
 
-def _begin(run: Run, epoch: int) -> tuple[str, resuming.Before | None, Beside]:
+def _begin(run: Run, epoch: int) -> tuple[str, Beside]:
     """Build the model, give it its first weights or those of a checkpoint, and say what is run and how.
 
-    Returns the hash of the initial weights, the checkpoint, and what looks at training.
+    Returns the hash of the initial weights, and what looks at training.
     """
     adapter, train, validation = run.adapter, run.train, run.validation
     notes = _prepare(run)
@@ -95,7 +96,7 @@ def _begin(run: Run, epoch: int) -> tuple[str, resuming.Before | None, Beside]:
     saver = Saver(run, initial, resuming.best_value(run, before.manifest) if before else None, callbacks)
     for note in callbacks.notes():
         run.record("note", text=note)
-    return initial, before, Beside(saver, callbacks, rate)
+    return initial, Beside(saver, before, callbacks, rate)
 
 
 def _prepare(run: Run) -> list[str]:
@@ -127,6 +128,8 @@ def _epoch(run: Run, progress: Progress, beside: Beside, seen: set[Any]) -> dict
         for window in windows(updates, seen, lambda: _room(run, progress, beside)):
             callbacks.call("on_train_batch_begin", progress.step)
             _window(run, progress, beside, window, updates)
+            if beside.before is not None:
+                beside.before.check_joint()
             if callbacks.overrides("on_train_batch_end"):
                 logs = {"loss": progress.loss.value(), **adapter.metrics(reset=False)}
                 callbacks.call("on_train_batch_end", progress.step - 1, logs)
@@ -225,6 +228,7 @@ def _consumed(progress: Progress, update: Update, process: int) -> None:
     for batch in update:
         if batch.counted(process):
             progress.order.add(progress.updates, batch.offset + batch.positions, batch.samples)
+    progress.last = update
     progress.step, progress.updates = progress.step + 1, progress.updates + 1
     progress.samples += update[0].update_size
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kmgpu.data.feed import Update
 from kmgpu.data.order import OrderHash
 
 
@@ -35,8 +36,17 @@ class Progress:
     loss: Mean = field(default_factory=Mean)  # of the epoch so far
     order: OrderHash = field(default_factory=OrderHash)  # of the samples that this process has consumed in the run
     finite: bool = True  # whether every loss was a number
+    last: Update = ()  # the update that was done last, with this process's rows
     history: list[dict[str, Any]] = field(default_factory=list)  # metrics of each epoch done
     stop: str | None = None  # what ends the training before its last epoch
+
+    def last_update(self, process: int) -> OrderHash:
+        """Return a hash of this process's rows of the update that was done last, which says that a stream is joined."""
+        order = OrderHash()
+        for batch in self.last:
+            if batch.counted(process):
+                order.add(0, batch.offset + batch.positions, batch.samples)
+        return order
 
     def end_epoch(self, metrics: dict[str, Any]) -> None:
         """Go on to the next epoch."""

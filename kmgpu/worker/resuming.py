@@ -32,6 +32,7 @@ class Before:
         path = Path(run.job.resume)
         self.manifest = checkpoints.read_manifest(path)
         self._run, self._path = run, path
+        self._joint_is_checked = False
         facts = {"rows": run.train.rows, "batch_size": run.train.batch_size, "steps_per_epoch": run.train.steps}
         for fact, now in facts.items():
             if self.manifest[fact] != now:
@@ -56,6 +57,19 @@ class Before:
         if unknown:
             self._run.record("note", text=f"the checkpoint says nothing of {', '.join(unknown)}: begun anew")
         self._tensors = {}
+
+    def check_joint(self) -> None:
+        """Tell, once, if a stream that was read up to where it was has given another batch there."""
+        expected, found = self.manifest["position"].get("last_update"), self._run.train.skipped
+        if self._joint_is_checked or expected is None or found is None:
+            return
+        self._joint_is_checked = True
+        if found != expected:
+            self._run.record(
+                "note",
+                text="the training data give other batches than before the checkpoint, so that samples of this epoch "
+                "may come twice or not at all; let their order be a function of a seed and the epoch",
+            )
 
     @property
     def _beside(self) -> dict[str, Any]:

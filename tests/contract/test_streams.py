@@ -40,6 +40,23 @@ cells.add(
     },
 )  # fmt: skip
 cells.add("torch-loader", "streams", (2,), order=FOREIGN, settings={"kind": "torch_loader", "epochs": 3})
+RESUMED = {
+    "py_dataset_shuffled": OWN_MODULES, "function_shuffled": OWN_MODULES, "function_unseeded": OWN_MODULES,
+    "tf_data_shuffled": FOREIGN, "torch_loader_shuffled": FOREIGN,
+}  # fmt: skip
+IN_THE_FIRST, IN_THE_SECOND = "step-00000001", "step-00000005"  # of 3 batches an epoch
+for kind, order in RESUMED.items():
+    given = {"settings": {"kind": kind, "epochs": 3}, "checkpoints": {"every": {"steps": 1}, "keep": 99}}
+    cells.add(f"whole-{kind}", "streams", (2,), order=order, **given)
+    for place in (IN_THE_FIRST, IN_THE_SECOND):
+        where = f"whole-{kind}-2/checkpoints/{place}"
+        cells.add(f"{kind}-{place}", "streams", (2,), order=order, **given | {"checkpoints": {}}, resume=where)
+given = {"settings": {"kind": "tf_data_shuffled", "steps_per_epoch": 2, "epochs": 4}}
+cells.add("whole-steps", "streams", (2,), order=FOREIGN, **given, checkpoints={"every": {"steps": 1}, "keep": 99})
+cells.add(
+    "resumed-steps", "streams", (2,), order=FOREIGN, **given, checkpoints={},
+    resume="whole-steps-2/checkpoints/step-00000005",
+)  # fmt: skip
 cells.add("constants", "constants")
 cells.add("memory-map", "memory_map", (2,), settings={"path": "FOLDER/x.bin"})
 
@@ -128,6 +145,30 @@ def test_with_steps_per_epoch_an_epoch_goes_on_in_the_stream_and_validation_begi
     for epoch in range(3):
         weight = trained(batches[: 2 * epoch + 2])
         assert run.history[epoch]["val_loss"] == close(np.mean((np.arange(4) - weight) ** 2))
+
+
+JOINED = [*(set(RESUMED) - {"function_unseeded"}), "steps"]
+
+
+@each_backend
+@pytest.mark.parametrize("kind", sorted(JOINED))
+def test_a_stream_that_is_resumed_in_an_epoch_joins_without_a_repeat_or_a_gap(ran, backend, kind):
+    whole = ran(backend, f"whole-{kind}", 2)
+    assert len(set(whole.losses)) == len(whole.losses)  # each batch of each epoch is another one
+    places = (IN_THE_FIRST, IN_THE_SECOND)
+    names = {"resumed-steps": 5} if kind == "steps" else {f"{kind}-{place}": int(place[5:]) for place in places}
+    for name, done in names.items():
+        resumed = ran(backend, name, 2)
+        assert resumed.losses == whole.losses[done:], name
+        assert resumed.outcome["hashes"] == whole.outcome["hashes"], name
+        assert not any("other batches" in note for note in resumed.outcome["notes"]), name
+
+
+@each_backend
+def test_a_stream_without_a_seed_is_told_to_have_lost_its_order(ran, backend):
+    for place in (IN_THE_FIRST, IN_THE_SECOND):
+        notes = ran(backend, f"function_unseeded-{place}", 2).outcome["notes"]
+        assert len([note for note in notes if "give other batches than before the checkpoint" in note]) == 1
 
 
 @everywhere

@@ -38,7 +38,8 @@ class Counts(C.Callback):
         self.sums += [1, np.float32(logs["mae"])]
         self.kinds.add(("batch", batch))
         if self.batches % 3 == 0:
-            self.model.optimizer.learning_rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)) * 0.9
+            rate = keras.ops.convert_to_numpy(self.model.optimizer.learning_rate)
+            self.model.optimizer.learning_rate = float(rate) * 0.9
 
 
 class Draws(C.Callback):

@@ -61,7 +61,55 @@ def torch_loader(rows, batch, log):
     return torch.utils.data.DataLoader(data, batch_size=batch)
 
 
+class Shuffled(Batches):
+    """Draws another order of all rows after each epoch."""
+
+    def __init__(self, rows, batch, log):
+        super().__init__(rows, batch, log)
+        self.random = np.random.default_rng(7)
+        self.order = self.random.permutation(rows)
+
+    def __getitem__(self, number):
+        return chosen(self.order[number * self.batch : (number + 1) * self.batch])
+
+    def on_epoch_end(self):
+        self.order = self.random.permutation(self.rows)
+
+
+def chosen(targets):
+    return np.ones((len(targets), 1), np.float32), np.asarray(targets, np.float32)[:, None]
+
+
+def shuffled_function(rows, batch, seed):
+    random = np.random.default_rng(seed)
+
+    def generate():
+        order = random.permutation(rows)
+        for start in range(0, rows, batch):
+            yield chosen(order[start : start + batch])
+
+    return generate
+
+
+def tf_data_shuffled(rows, batch, log):
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(rows_of(0, rows)).shuffle(rows, seed=3).batch(batch)
+
+
+def torch_loader_shuffled(rows, batch, log):
+    import torch
+
+    data = torch.utils.data.TensorDataset(*map(torch.from_numpy, rows_of(0, rows)))
+    return torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True)
+
+
 KINDS = {
+    "py_dataset_shuffled": Shuffled,
+    "function_shuffled": lambda rows, batch, log: shuffled_function(rows, batch, 7),
+    "function_unseeded": lambda rows, batch, log: shuffled_function(rows, batch, None),
+    "tf_data_shuffled": tf_data_shuffled,
+    "torch_loader_shuffled": torch_loader_shuffled,
     "arrays": lambda rows, batch, log: rows_of(0, rows),
     "py_dataset": Batches,
     "threads": lambda rows, batch, log: Batches(rows, batch, log, workers=2),
