@@ -78,6 +78,21 @@ def find(path: Path) -> tuple[Checkpoint, list[str]]:
     raise UsageError(f"{path} has no checkpoint; train with --checkpoint-every, or stop a run with Ctrl-C to get one")
 
 
+def named(run: Path, words: str) -> Checkpoint:
+    """Return a run's checkpoint: ``last``, ``best``, its name, or the number of its step. Raises UsageError."""
+    if words == "last":
+        return find(run)[0]
+    known = [path.name for path in listed(run)]
+    wanted = (folder(run) / "best").resolve().name if words == "best" else words
+    wanted = name(int(wanted)) if wanted.isdecimal() else wanted
+    if wanted in known:
+        return read(folder(run) / wanted)
+    there = f"it has {', '.join(known)}" if known else "it has none"
+    if words == "best":
+        raise UsageError(f"{run} keeps no best checkpoint (--keep-best does); {there}")
+    raise UsageError(f"{run} has no checkpoint {words!r}; give last, best or a name; {there}")
+
+
 def read(path: Path) -> Checkpoint:
     """Return a checkpoint whose files are what was written; raises UsageError with what is wrong with it."""
     manifest = read_manifest(path)

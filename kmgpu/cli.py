@@ -33,6 +33,13 @@ app = typer.Typer(
 BatchSize = Annotated[int | None, typer.Option(metavar="B", help="Global batch: samples of one update on all devices.")]
 Backend = Annotated[str | None, typer.Option(metavar="NAME", help="Any backend; the run's if left out.")]
 EachBatch = Annotated[int | None, typer.Option(metavar="B", help="Rows at a time over all devices; the run's batch.")]
+OfCheckpoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="last|best|NAME", help="Weights of this checkpoint of the run, not those of its end.",
+        show_default="the run's end",
+    ),
+]
 Devices = Annotated[int, typer.Option(metavar="N", help="How many devices.")]
 DeviceKind = Annotated[str, typer.Option(metavar="auto|cpu|gpu", help="auto: GPUs, or else virtual CPU devices.")]
 DeviceKindOrNone = Annotated[
@@ -175,7 +182,7 @@ def train(
     settings: Settings = None,
     python: Pythons = None,
     initial_weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Start from these weights (safetensors), not from new ones.")
+        Path | None, typer.Option(metavar="PATH", help="Start from the weights of this file or checkpoint.")
     ] = None,
     checkpoint_every: Annotated[
         str | None,
@@ -494,6 +501,7 @@ def evaluate(
     devices: Devices = 1,
     device_kind: DeviceKind = "auto",
     batch_size: EachBatch = None,
+    checkpoint: OfCheckpoint = None,
     python: Pythons = None,
 ) -> int:
     """Print loss and metrics of a trained run over its recipe's data, on any backend and number of devices.
@@ -504,12 +512,13 @@ def evaluate(
     kmgpu evaluate runs/first
     kmgpu evaluate runs/first --backend jax --devices 4
     kmgpu evaluate runs/first --data train
+    kmgpu evaluate runs/first --checkpoint best
     """
     from kmgpu import using
 
     result = using.evaluate(
         run, data=data, backend=backend, devices=devices, device_kind=device_kind, batch_size=batch_size,
-        python=_pythons(python), show=_print_now,
+        checkpoint=checkpoint, python=_pythons(python), show=_print_now,
     )  # fmt: skip
     print("  ".join(f"{name} {value:.6g}" for name, value in result.metrics.items()))
     print(f"in {result.path}/evaluation.json")
@@ -526,6 +535,7 @@ def predict(
     devices: Devices = 1,
     device_kind: DeviceKind = "auto",
     batch_size: EachBatch = None,
+    checkpoint: OfCheckpoint = None,
     python: Pythons = None,
 ) -> int:
     """Write what a trained run gives for each row of a file, in order, on any backend and number of devices.
@@ -538,7 +548,7 @@ def predict(
 
     using.predict(
         run, input, output=output, force=force, backend=backend, devices=devices, device_kind=device_kind,
-        batch_size=batch_size, python=_pythons(python), show=_print_now,
+        batch_size=batch_size, checkpoint=checkpoint, python=_pythons(python), show=_print_now,
     )  # fmt: skip
     print(f"the outputs are in {output}")
     return 0
@@ -552,18 +562,21 @@ def export(
         Path | None, typer.Option(metavar="PATH", help="Where it goes; into the run's exports if left out.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")] = False,
+    checkpoint: OfCheckpoint = None,
     python: Pythons = None,
 ) -> int:
     """Write a trained run's model for other programs, by Keras's own exporters.
 
     \b
     kmgpu export runs/first --format keras --output model.keras
-    kmgpu export runs/first --format weights
+    kmgpu export runs/first --format weights --checkpoint best
     kmgpu export runs/first --format savedmodel --output served/1
     """
     from kmgpu import exporting
 
-    path = exporting.export(run, format, output=output, force=force, python=_pythons(python), show=_print_now)
+    path = exporting.export(
+        run, format, output=output, force=force, checkpoint=checkpoint, python=_pythons(python), show=_print_now
+    )
     print(f"the model is in {path}")
     return 0
 

@@ -38,28 +38,32 @@ def export(
     *,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
+    checkpoint: str | None = None,
     python: Mapping[str, str] | None = None,
     show: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Write a run's trained model in a format (keras, weights, savedmodel or onnx) and return the path.
 
-    A new one in the run's ``exports`` unless ``output`` is given. Written whole or not at all. Raises UsageError or
+    A new one in the run's ``exports`` unless ``output`` is given. Written whole or not at all. The weights are those of
+    the run's end, or of a ``checkpoint``: last, best, its name, or the number of its step. Raises UsageError or
     MissingEnvironment before anything starts.
     """
-    trained = using.trained_run(run)
+    trained = using.trained_run(run, checkpoint)
     if format not in FORMATS:
         raise UsageError(f"--format is {format!r}{nearest(str(format), list(FORMATS))}; it is {', '.join(FORMATS)}")
     kind = FORMATS[format]
     path = _output(trained, kind, output, force)
-    if format == "keras":
+    if format == "keras" and checkpoint is None:
         _copy(trained, path)
         return path
     backend = kind.backend or trained.job.backend
     options = {"format": format, "output": str(path.absolute())}
-    job = using.make_job(trained, "export", options, backend=backend, device_kind="cpu", python=python)
+    job = using.make_job(
+        trained, "export", options, backend=backend, checkpoint=checkpoint, device_kind="cpu", python=python
+    )
     _check_packages(format, kind, job.python or sys.executable)
     rundir = RunDir.create(using.new_path(trained.path / "exports", f"{format}-{backend}"), job)
-    show(f"weights of {trained.path} as {format}, {using.place(job)}")
+    show(f"weights of {using.origin(trained, job)} as {format}, {using.place(job)}")
     training.run([rundir], show=show)
     return path
 

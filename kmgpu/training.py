@@ -178,8 +178,13 @@ def make_job(
     precision = fields.get("precision", PRECISIONS[0])
     kind, count, ids = environment.resolve_devices(device_kind, devices, device_ids)
     check_precision(precision, kind)
-    if initial_weights is not None and not Path(initial_weights).is_file():
-        raise UsageError(f"--initial-weights {os.fspath(initial_weights)}: no such file; a run's directory has one")
+    if initial_weights is not None and not (
+        Path(initial_weights).is_file() or Path(initial_weights, checkpoints.MANIFEST).is_file()
+    ):
+        raise UsageError(
+            f"--initial-weights {os.fspath(initial_weights)}: no such file; a run's directory has one, and a "
+            "checkpoint will do"
+        )
     return Job(
         recipe=str(card.path),
         backend=backend,

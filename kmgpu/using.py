@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from kmgpu import training
+from kmgpu import checkpoints, training
 from kmgpu.errors import UsageError, nearest
 from kmgpu.job import Job
 from kmgpu.report import runs
@@ -45,15 +45,17 @@ def evaluate(
     devices: int | None = None,
     device_kind: str = "auto",
     batch_size: int | None = None,
+    checkpoint: str | None = None,
     python: Mapping[str, str] | None = None,
     show: Callable[[str], None] = lambda line: None,
 ) -> EvaluateResult:
     """Return loss and metrics of a run's weights over its recipe's data, each row counted once.
 
+    The weights are those of the run's end, or of a ``checkpoint``: last, best, its name, or the number of its step.
     On the run's backend and one device, unless others are named. The result is kept in the run, in
     ``evaluations/<date>-...``. Raises UsageError or MissingEnvironment before anything starts.
     """
-    trained = trained_run(run)
+    trained = trained_run(run, checkpoint)
     if data not in DATA:
         raise UsageError(f"--data is {data!r}{nearest(str(data), list(DATA))}; it is {' or '.join(DATA)}")
     if data == "validation" and not trained.start.get("validation_rows"):
@@ -64,9 +66,9 @@ def evaluate(
         "device_kind": device_kind,
         "batch_size": batch_size,
     }
-    job = make_job(trained, "evaluate", {"data": data}, python=python, **wish)
+    job = make_job(trained, "evaluate", {"data": data}, checkpoint=checkpoint, python=python, **wish)
     rundir = RunDir.create(new_path(trained.path / "evaluations", f"{data}-{job.backend}-{job.devices}"), job)
-    show(f"{data} data of {trained.job.recipe_name}, weights of {trained.path}, {place(job)}")
+    show(f"{data} data of {trained.job.recipe_name}, weights of {origin(trained, job)}, {place(job)}")
     training.run([rundir], show=show)
     return EvaluateResult(rundir.path, read_json(rundir.path / "evaluation.json"))
 
@@ -81,6 +83,7 @@ def predict(
     devices: int | None = None,
     device_kind: str = "auto",
     batch_size: int | None = None,
+    checkpoint: str | None = None,
     python: Mapping[str, str] | None = None,
     show: Callable[[str], None] = lambda line: None,
 ) -> Any:
@@ -88,9 +91,10 @@ def predict(
 
     ``input`` is the path of an .npy or .npz file, or an array, or a dict of arrays for several inputs. The outputs are
     one array, or a dict of arrays by name; they are written to ``output`` (.npy for one, .npz) where it is given.
+    ``checkpoint`` is as for ``evaluate``.
     Raises UsageError or MissingEnvironment before anything starts.
     """
-    trained = trained_run(run)
+    trained = trained_run(run, checkpoint)
     with tempfile.TemporaryDirectory(prefix="kmgpu-") as folder:
         source = _file(input, Path(folder))
         rows = _check_input(source, trained)
@@ -102,9 +106,9 @@ def predict(
             "device_kind": device_kind,
             "batch_size": batch_size,
         }
-        job = make_job(trained, "predict", options, python=python, **wish)
+        job = make_job(trained, "predict", options, checkpoint=checkpoint, python=python, **wish)
         rundir = RunDir.create(new_path(trained.path / "predictions", f"{job.backend}-{job.devices}"), job)
-        show(f"{rows:,} rows of {os.fspath(source)}, weights of {trained.path}, {place(job)}")
+        show(f"{rows:,} rows of {os.fspath(source)}, weights of {origin(trained, job)}, {place(job)}")
         training.run([rundir], show=show)
         if target.suffix == ".npy":
             return np.load(target, allow_pickle=False)
@@ -113,16 +117,19 @@ def predict(
     return named["output"] if list(named) == ["output"] else named
 
 
-def trained_run(path: str | os.PathLike[str]) -> Run:
-    """Return a run that has weights to use."""
+def trained_run(path: str | os.PathLike[str], checkpoint: str | None = None) -> Run:
+    """Return a run that has weights to use: in the end, or in a checkpoint that is asked for."""
     run = runs.load(Path(path))
     if run.job.mode != "train":
         raise UsageError(
             f"{run.path} is no training run (its mode is {run.job.mode}); give one that `kmgpu train` made"
         )
-    if not RunDir(run.path).weights_file.exists():
+    if checkpoint is not None:
+        checkpoints.named(run.path, checkpoint)
+    elif not RunDir(run.path).weights_file.exists():
+        other = ", or its last checkpoint with --checkpoint last" if checkpoints.listed(run.path) else ""
         raise UsageError(
-            f"{run.path} has no weights.safetensors, its status is {run.status}; use a run that ended well"
+            f"{run.path} has no weights.safetensors, its status is {run.status}; use a run that ended well{other}"
         )
     if not Path(run.job.recipe).is_file():
         raise UsageError(f"the recipe of {run.path} is not at {run.job.recipe} any more; put it back there")
@@ -136,16 +143,25 @@ def make_job(
     *,
     backend: str | None = None,
     batch_size: int | None = None,
+    checkpoint: str | None = None,
     **wish: Any,
 ) -> Job:
     """Return a job that uses a run's weights; what is not wished for is as the run had it."""
-    job = trained.job
+    job, weights = trained.job, RunDir(trained.path).weights_file
+    if checkpoint is not None:
+        weights = checkpoints.named(trained.path, checkpoint).path
     return training.make_job(
         job.recipe, backend=backend or job.backend, batch_size=batch_size or trained.start.get("batch_size"),
         settings=job.settings, seed=job.seed, precision=job.precision, deterministic=job.deterministic,
-        loss_gather=job.loss_gather, initial_weights=RunDir(trained.path).weights_file, mode=mode, options=options,
+        loss_gather=job.loss_gather, initial_weights=weights, mode=mode, options=options,
         **wish,
     )  # fmt: skip
+
+
+def origin(trained: Run, job: Job) -> str:
+    """Return whose weights a job uses: a run's directory, or a checkpoint's."""
+    path = Path(str(job.initial_weights))
+    return str(trained.path / path.relative_to(trained.path.absolute()) if path.is_dir() else trained.path)
 
 
 def place(job: Job) -> str:

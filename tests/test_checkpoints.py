@@ -68,6 +68,22 @@ def test_what_was_written_is_read_back_with_its_types_shapes_and_order(run):
     assert found.position["loss_total"] == 0.1 + 0.2 and np.isnan(found.manifest["history"][0]["loss"])
 
 
+def test_a_checkpoint_is_named_last_best_by_its_name_or_by_its_step(run):
+    first, second = checkpoints.listed(run)
+    for words, expected in {"last": second, "step-00000005": first, "5": first, "12": second}.items():
+        assert checkpoints.named(run, words).path == expected
+    with pytest.raises(UsageError, match="keeps no best checkpoint .*; it has step-00000005, step-00000012"):
+        checkpoints.named(run, "best")
+    checkpoints.mark_best(run, first.name)
+    assert checkpoints.named(run, "best").path == first
+    for words in ("step-00000007", "7", "first"):
+        with pytest.raises(UsageError, match=f"has no checkpoint '{words}'; give last, best or a name"):
+            checkpoints.named(run, words)
+    (first / "tensors.safetensors").write_bytes(b"")
+    with pytest.raises(UsageError, match="is damaged"):
+        checkpoints.named(run, "5")
+
+
 def test_bits_that_safetensors_cannot_take_from_numpy_are_kept(tmp_path):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     values = {"model/0000/x": np.array([[1.5, -2.0]], ml_dtypes.bfloat16), "model/0001/y": np.array(True)}

@@ -33,9 +33,9 @@ OPTIONS = {
     "parity": "--backends --devices --steps --dtype --precision --keep-random --device-kind --track --randomness "
     "--batch-size "
     "--seed --set --python --loss-gather --out --quiet",
-    "evaluate": "--data --backend --devices --device-kind --batch-size --python",
-    "predict": "--input --output --force --backend --devices --device-kind --batch-size --python",
-    "export": "--format --output --force --python",
+    "evaluate": "--data --backend --devices --device-kind --batch-size --checkpoint --python",
+    "predict": "--input --output --force --backend --devices --device-kind --batch-size --checkpoint --python",
+    "export": "--format --output --force --checkpoint --python",
     "recipes": "",
     "runs": "--clean --yes",
 }

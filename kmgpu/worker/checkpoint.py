@@ -6,7 +6,8 @@ What a framework keeps beside Keras's variables is under "random" and is used on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from kmgpu.checkpoints import MANIFEST, TENSORS, Checkpoint
 from kmgpu.data.order import OrderHash
 from kmgpu.errors import UsageError
 from kmgpu.worker.progress import Mean, Progress
-from kmgpu.worker.weights import digest
 
 Tensors = dict[str, np.ndarray]
 MODEL, SLOTS, METRICS, RANDOM = "model", "optimizer", "metrics", "random"
@@ -59,6 +59,13 @@ def give(adapter: Adapter, tensors: Tensors, same_framework: bool, where: Path) 
     random = {name.partition("/")[2]: value for name, value in tensors.items() if name.startswith(f"{RANDOM}/")}
     if same_framework and all(len(value) == adapter.processes for value in random.values()):
         adapter.load_random_state({name: value[adapter.process] for name, value in random.items()})
+
+
+def weights_of(path: Path, model: Any) -> list[np.ndarray]:
+    """Return the weights that a checkpoint holds, in the order of ``model.weights``; raises UsageError."""
+    values = _matching(read(checkpoints.read(path)), MODEL, model.variables, path)
+    by_id = {id(variable): value for variable, value in zip(model.variables, values, strict=True)}
+    return [by_id[id(variable)] for variable in model.weights]
 
 
 def _named(kind: str, variables: Sequence[Any], values: Sequence[np.ndarray]) -> Tensors:
@@ -146,6 +153,15 @@ def read(checkpoint: Checkpoint) -> Tensors:
     except Exception as error:  # safetensors raises classes of its own
         raise UsageError(f"{checkpoint.path} is damaged: {TENSORS} cannot be read ({error})") from error
     return tensors
+
+
+def digest(values: Iterable[np.ndarray]) -> str:
+    """Return one hash of arrays: their dtypes, shapes and bytes, in order."""
+    state = hashlib.sha256()
+    for value in values:
+        state.update(f"{value.dtype.str}{value.shape}".encode())
+        state.update(np.ascontiguousarray(value).tobytes())
+    return state.hexdigest()
 
 
 def _storable(value: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kmgpu import checkpoints
 from kmgpu.backends.adapter import Adapter
 from kmgpu.data.feed import Feed
 from kmgpu.data.loader import Batch
@@ -19,7 +20,7 @@ from kmgpu.errors import UsageError
 from kmgpu.job import FORMAT, Job
 from kmgpu.recipe import Recipe
 from kmgpu.rundir import RunDir, write_json
-from kmgpu.worker import loop, weights
+from kmgpu.worker import checkpoint, loop, weights
 
 EXPORTS = {"savedmodel": "tf_saved_model", "onnx": "onnx"}  # names of Keras's
 FLOATS = "float32"  # what files hold instead of bfloat16, which is no type of NumPy's
@@ -64,10 +65,16 @@ def export(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, rows: Fee
     started = _prepare(job, adapter, recipe, first, {}, record)
     adapter.variables()  # JAX gives its state back to Keras's variables
     output = Path(job.options["output"])
-    neighbour = output.with_name(f".{os.getpid()}.{output.name}")
+    neighbour = output.with_name(f".{os.getpid()}.{output.name}")  # with the ending that Keras asks for
     try:
         if job.options["format"] == "weights":
             recipe.model.save_weights(neighbour)
+        elif job.options["format"] == "keras":  # of a checkpoint: with all that it holds of the optimizer
+            path = Path(str(job.initial_weights))
+            checkpoint.give(adapter, checkpoint.read(checkpoints.read(path)), False, path)
+            adapter.variables()
+            recipe.model.save(neighbour)
+            weights.make_portable(neighbour)
         else:
             recipe.model.export(neighbour, format=EXPORTS[job.options["format"]], verbose=False)
         _remove(output)

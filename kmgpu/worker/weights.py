@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import zipfile
@@ -18,6 +17,8 @@ from kmgpu.backends.adapter import Adapter
 from kmgpu.errors import RunFailed, UsageError
 from kmgpu.job import Job
 from kmgpu.rundir import RunDir
+from kmgpu.worker import checkpoint
+from kmgpu.worker.checkpoint import digest
 
 
 def initialise(adapter: Adapter, job: Job, rundir: RunDir) -> str:
@@ -30,9 +31,14 @@ def initialise(adapter: Adapter, job: Job, rundir: RunDir) -> str:
 
 
 def place(adapter: Adapter, job: Job) -> str:
-    """Give the model its weights, of the job's file or as process 0 drew them, the same bits everywhere; their hash."""
+    """Give the model its weights, of the job's file or as process 0 drew them, the same bits everywhere; their hash.
+
+    The file may be a checkpoint, which is a directory.
+    """
     named = adapter.variables()
-    if job.initial_weights is not None:
+    if job.initial_weights is not None and Path(job.initial_weights).is_dir():
+        adapter.assign(checkpoint.weights_of(Path(job.initial_weights), adapter.model))
+    elif job.initial_weights is not None:
         adapter.assign(read(Path(job.initial_weights), named))
     elif adapter.processes > 1:
         adapter.assign([adapter.gather(values[0])[0] for _, values in named])
@@ -76,15 +82,6 @@ def read(path: Path, named: Sequence[tuple[str, list[np.ndarray]]]) -> list[np.n
                 "use weights of this recipe with these settings"
             )
     return [tensors[key] for key in keys]
-
-
-def digest(values: Any) -> str:
-    """Return one hash of arrays: their dtypes, shapes and bytes, in order."""
-    state = hashlib.sha256()
-    for value in values:
-        state.update(f"{value.dtype.str}{value.shape}".encode())
-        state.update(np.ascontiguousarray(value).tobytes())
-    return state.hexdigest()
 
 
 def digests(adapter: Adapter) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import cells
@@ -51,6 +52,13 @@ for kind, order in RESUMED.items():
     for place in (IN_THE_FIRST, IN_THE_SECOND):
         where = f"whole-{kind}-2/checkpoints/{place}"
         cells.add(f"{kind}-{place}", "streams", (2,), order=order, **given | {"checkpoints": {}}, resume=where)
+if find_spec("grain") is not None:  # it imports jax where that is installed
+    cells.add("grain-map", "streams", order=FOREIGN, settings={"kind": "grain_map", "epochs": 3})
+    for kind in ("grain_iter", "grain_loader"):
+        given = {"settings": {"kind": kind, "epochs": 3}, "checkpoints": {"every": {"steps": 1}, "keep": 99}}
+        cells.add(f"whole-{kind}", "streams", (2,), order=FOREIGN, **given)
+        where = f"whole-{kind}-2/checkpoints/{IN_THE_SECOND}"
+        cells.add(f"resumed-{kind}", "streams", (2,), order=FOREIGN, **given | {"checkpoints": {}}, resume=where)
 given = {"settings": {"kind": "tf_data_shuffled", "steps_per_epoch": 2, "epochs": 4}}
 cells.add("whole-steps", "streams", (2,), order=FOREIGN, **given, checkpoints={"every": {"steps": 1}, "keep": 99})
 cells.add(
@@ -77,6 +85,10 @@ for text in json.load(open("examples.json")):
     feed = open_feed(names["train"], Wish("train", batch_size=16))
     feed.first()
     print(sum(batch.size for (batch,) in feed.epoch(0)))
+"""
+OF_GRAIN = """
+import json, streams
+print(json.dumps([y.ravel().tolist() for _, y in streams.KINDS["{}"](10, 4, "")]))
 """
 
 
@@ -162,6 +174,24 @@ def test_a_stream_that_is_resumed_in_an_epoch_joins_without_a_repeat_or_a_gap(ra
         assert resumed.losses == whole.losses[done:], name
         assert resumed.outcome["hashes"] == whole.outcome["hashes"], name
         assert not any("other batches" in note for note in resumed.outcome["notes"]), name
+
+
+@everywhere
+def test_rows_of_grain_train_as_arrays_do(ran, backend, devices):
+    pytest.importorskip("grain", reason="it is a package of the recipe's own: pip install grain")
+    assert ran(backend, "grain-map", devices).weight == close(trained(THREE_EPOCHS))
+
+
+@each_backend
+@pytest.mark.parametrize("kind", ("grain_iter", "grain_loader"))
+def test_streams_of_grain_train_as_numpy_and_go_on(ran, backend, kind):
+    pytest.importorskip("grain", reason="it is a package of the recipe's own: pip install grain")
+    whole, resumed = ran(backend, f"whole-{kind}", 2), ran(backend, f"resumed-{kind}", 2)
+    answer = cells.python("-c", OF_GRAIN.format(kind), folder=cells.RECIPES, KERAS_BACKEND="numpy")
+    targets = json.loads(answer.out)
+    assert sorted(sum(targets, [])) == list(range(10)) != sum(targets, [])
+    assert whole.weight == close(trained(3 * targets))
+    assert resumed.losses == whole.losses[5:] and resumed.outcome["hashes"] == whole.outcome["hashes"]
 
 
 @each_backend

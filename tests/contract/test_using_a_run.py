@@ -19,7 +19,8 @@ everywhere = pytest.mark.parametrize(
 )
 
 TRAINED = "trained-to-be-used"
-cells.add(TRAINED, "conv", devices=(2,), settings={"rows": 24, "epochs": 2}, seed=5)
+SAVED = {"every": {"epochs": 1}, "best": {"metric": "val_loss", "mode": "max"}}  # of a loss that falls: the first
+cells.add(TRAINED, "conv", devices=(2,), settings={"rows": 24, "epochs": 2}, seed=5, checkpoints=SAVED)
 cells.add("two-inputs-to-be-used", "two_inputs", devices=(1,), backends=("jax",))
 
 ROWS = 7  # no number of devices divides it, nor the batch of 4 it
@@ -49,11 +50,16 @@ def used(ran, tmp_path_factory):
             if exporting.FORMATS[kind].backend in (None, backend):
                 output = folder / f"{backend}-{kind}{exporting.FORMATS[kind].suffix}"
                 made["export", kind, 1] = own, {"format": kind, "output": str(output)}
+        made["evaluate", "best", 2] = own, {"data": "validation"}
+        for kind in ("weights", "keras"):
+            output = folder / f"{backend}-best{exporting.FORMATS[kind].suffix}"
+            made["export", f"best {kind}", 1] = own, {"format": kind, "output": str(output)}
         rundirs = {}
         for key, (trained, options) in made.items():
             job = using.make_job(
-                trained, key[0], options, backend=backend, devices=key[2], device_kind="cpu", batch_size=4
-            )
+                trained, key[0], options, backend=backend, devices=key[2], device_kind="cpu", batch_size=4,
+                checkpoint="best" if "best" in key[1] else None,
+            )  # fmt: skip
             rundirs[key] = RunDir.create(folder / f"{backend}-{'-'.join(map(str, key))}", job)
         error, _ = cells.launch(list(rundirs.values()))
         assert error is None, error
@@ -70,6 +76,14 @@ def test_an_evaluation_gives_the_runs_own_scores(ran, used, backend, devices, tr
     own = {name.removeprefix("val_"): value for name, value in run.history[-1].items() if name.startswith("val_")}
     assert record["rows"] == 11 and record["metrics"] == pytest.approx(own, rel=1e-6)
     assert record["weights"] == run.outcome["hashes"]["final_weights"][0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_evaluation_of_a_checkpoint_gives_the_scores_of_its_epoch(ran, used, backend):
+    first, last = ran(backend, TRAINED, 2).history
+    assert first["val_loss"] > last["val_loss"]
+    metrics = read_json(used[1][backend]["evaluate", "best", 2].path / "evaluation.json")["metrics"]
+    assert metrics == pytest.approx({name: first[f"val_{name}"] for name in metrics}, rel=1e-6)
 
 
 @everywhere
@@ -108,6 +122,15 @@ for backend, (model, weights) in paths["weights"].items():
     other.load_weights(weights)
     apart[f"weights {backend}"] = float(np.abs(other.predict(x, verbose=0) - truth).max())
     assert np.abs(truth).max() > 0.01
+for backend, (model, best, weights) in paths["best"].items():
+    saved = keras.models.load_model(best)
+    assert int(saved.optimizer.iterations) > 0
+    end = keras.models.load_model(model)
+    assert int(end.optimizer.iterations) == 2 * int(saved.optimizer.iterations)
+    other = keras.models.clone_model(end)
+    other.load_weights(weights)
+    apart[f"best {backend}"] = float(np.abs(other.predict(x, verbose=0) - saved.predict(x, verbose=0)).max())
+    assert np.abs(end.predict(x, verbose=0) - saved.predict(x, verbose=0)).max() > 0.001
 truth = keras.models.load_model(paths["savedmodel"][0]).predict(x, verbose=0)
 served = tf.saved_model.load(paths["savedmodel"][1])
 apart["savedmodel"] = float(np.abs(served.serve(x).numpy() - truth).max())
@@ -121,6 +144,10 @@ def test_exports_are_loaded_by_plain_keras_and_tensorflow_and_give_the_same(ran,
     models = {backend: str(ran(backend, TRAINED, 2).rundir.model_file) for backend in BACKENDS}
     paths = {
         "weights": {backend: (models[backend], str(folder / f"{backend}-weights.weights.h5")) for backend in BACKENDS},
+        "best": {
+            backend: (models[backend], *(str(folder / f"{backend}-best{end}") for end in (".keras", ".weights.h5")))
+            for backend in BACKENDS
+        },
         "savedmodel": (models["tensorflow"], str(folder / "tensorflow-savedmodel")),
     }
     (tmp_path / "paths.json").write_text(json.dumps(paths))
@@ -128,7 +155,7 @@ def test_exports_are_loaded_by_plain_keras_and_tensorflow_and_give_the_same(ran,
     answer = cells.python("-c", LOAD, folder=tmp_path, limit=120, KERAS_BACKEND="tensorflow")
     assert answer.code == 0, answer.err[-3000:]
     apart = json.loads(answer.out.splitlines()[-1])
-    assert len(apart) == 5 and max(apart.values()) < 1e-6, apart
+    assert len(apart) == 8 and max(apart.values()) < 1e-6, apart
 
 
 def test_a_keras_export_is_the_runs_model_with_its_optimizer(ran, tmp_path):

@@ -104,7 +104,34 @@ def torch_loader_shuffled(rows, batch, log):
     return torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True)
 
 
+def grain_map(rows, batch, log):
+    import grain
+
+    return grain.MapDataset.range(rows).map(row_of)
+
+
+def grain_iter(rows, batch, log):
+    return grain_map(rows, batch, log).shuffle(seed=3).to_iter_dataset().batch(batch)
+
+
+def grain_loader(rows, batch, log):
+    import grain
+
+    sampler = grain.samplers.IndexSampler(rows, shuffle=True, seed=3, num_epochs=1)
+    return grain.DataLoader(
+        data_source=[row_of(number) for number in range(rows)], sampler=sampler, worker_count=0,
+        operations=[grain.transforms.Batch(batch)],
+    )  # fmt: skip
+
+
+def row_of(number):
+    return np.ones(1, np.float32), np.array([number], np.float32)
+
+
 KINDS = {
+    "grain_map": grain_map,
+    "grain_iter": grain_iter,
+    "grain_loader": grain_loader,
     "py_dataset_shuffled": Shuffled,
     "function_shuffled": lambda rows, batch, log: shuffled_function(rows, batch, 7),
     "function_unseeded": lambda rows, batch, log: shuffled_function(rows, batch, None),
