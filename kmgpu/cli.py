@@ -202,6 +202,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory; a new one in ./runs if left out.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run that is in --out.")] = False,
     sinks: Sinks = None,
     quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON, nothing else.")] = False,
@@ -257,6 +258,7 @@ def train(
             keep_best=keep_best,
             resume=resume,
             out=out,
+            force=force,
             dry_run=dry_run,
             sinks=[*(sinks or ()), *screen.sinks],
             show=show,

@@ -63,7 +63,7 @@ class RunDir:
         """Make the directory with its job.json; refuses one that already holds a run."""
         rundir = cls(Path(path))
         if rundir.job_file.exists():
-            raise UsageError(f"{path} already holds a run; choose another --out")
+            raise UsageError(f"{path} already holds a run; choose another --out (`kmgpu train --force` replaces it)")
         if rundir.path.exists() and not rundir.path.is_dir():
             raise UsageError(f"{path} is a file; --out names a directory")
         if rundir.path.exists() and any(rundir.path.iterdir()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -96,6 +97,7 @@ def train(
     keep_best: str | None = None,
     resume: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
+    force: bool = False,
     dry_run: bool = False,
     sinks: Sequence[str | follow.Sink] = (),
     show: Callable[[str], None] = lambda line: None,
@@ -105,7 +107,7 @@ def train(
     ``batch_size`` is global. ``settings`` are keyword arguments of the recipe function. ``max_time`` is a text such as
     "1h30m", or seconds. ``workers`` threads, over all processes, read rows, or batches of a PyDataset; one in each
     process if left out. ``resume`` is a run to go on with, or one of its checkpoints: what is not given is then as it
-    was there. ``sinks`` are names such as "csv", or functions that get each record of the run. ``show`` gets the lines
+    was there. ``force`` replaces a run that is in ``out``. ``sinks`` are names such as "csv", or functions that get each record of the run. ``show`` gets the lines
     for the user. Raises UsageError or MissingEnvironment before anything starts, RunFailed when a process stops.
     """
     expect("out", out, (str, os.PathLike), "the path of a new directory")
@@ -139,6 +141,8 @@ def train(
         for line in describe(job, path):
             show(line)
         return None
+    if force:
+        remove_old(path, job)
     rundir = RunDir.create(path, job)
     run([rundir], show=show, sinks=made)
     show(f"the run is in {rundir.path}")
@@ -252,6 +256,22 @@ def check_precision(precision: str, device_kind: str) -> None:
 def check_seed(seed: Any) -> None:
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
         raise UsageError(f"--seed is {seed!r}; it is a whole number from 0 to {2**31 - 1}")
+
+
+def remove_old(path: Path, job: Job) -> None:
+    """Remove the run in a directory, for another to take its place; what is no run, or is needed, is refused or left."""
+    if not RunDir(path).job_file.is_file():
+        return
+    for needed in (job.resume, job.initial_weights):
+        if needed is not None and Path(needed).resolve().is_relative_to(path.resolve()):
+            raise UsageError(f"--force would remove {needed}, from which this run is to start; choose another --out")
+    with checkpoints.held(path) as free:
+        if not free:
+            raise UsageError(f"{path} is still being trained; stop it first, or choose another --out")
+        neighbour = path.with_name(f".{path.name}.removing")
+        shutil.rmtree(neighbour, ignore_errors=True)
+        path.rename(neighbour)
+    shutil.rmtree(neighbour)
 
 
 def default_path(job: Job) -> Path:

@@ -24,7 +24,7 @@ OPTIONS = {
     "train": "--backend --strategy --devices --device-ids --device-kind --track --randomness --batch-size --epochs "
     "--seed --workers --precision --deterministic --set --steps-per-epoch --max-steps --max-time --validate-every "
     "--scale-lr --warmup-epochs --on-nan --python --loss-gather --initial-weights --checkpoint-every --keep "
-    "--keep-best --resume --out --sink --quiet --json --dry-run",
+    "--keep-best --resume --out --force --sink --quiet --json --dry-run",
     "replay": "--sink",
     "compare": "--backends --devices --scaling --repeats --device-kind --track --randomness --batch-size --epochs "
     "--seed --workers --precision --deterministic --set --python --loss-gather --price --no-parity --out --quiet "
@@ -113,7 +113,7 @@ def test_train_hands_everything_to_the_library(capsys, trained):
     code, _, _ = kmgpu(
         capsys, "train", "digits_mlp", "--backend", "jax", "--strategy", "data_parallel", "--devices", "2",
         "--device-kind", "cpu", "--batch-size", "32", "--epochs", "3", "--seed", "5", "--set", "learning_rate=0.1",
-        "--python", "jax=/opt/python", "--initial-weights", "w.safetensors", "--out", "here", "--dry-run",
+        "--python", "jax=/opt/python", "--initial-weights", "w.safetensors", "--out", "here", "--force", "--dry-run",
         "--track", "as-shipped", "--randomness", "portable", "--loss-gather", "on",
         "--sink", "csv", "--sink", "tensorboard",
         "--steps-per-epoch", "7", "--max-steps", "9", "--max-time", "2h", "--validate-every", "2",
@@ -131,7 +131,7 @@ def test_train_hands_everything_to_the_library(capsys, trained):
         "workers": 4,
         "precision": "bfloat16", "deterministic": True,
         "batch_size": 32, "epochs": 3, "seed": 5, "settings": {"learning_rate": 0.1}, "python": {"jax": "/opt/python"},
-        "initial_weights": Path("w.safetensors"), "out": Path("here"), "dry_run": True,
+        "initial_weights": Path("w.safetensors"), "out": Path("here"), "force": True, "dry_run": True,
         "sinks": ["csv", "tensorboard"], "steps_per_epoch": 7, "max_steps": 9, "max_time": "2h", "validate_every": 2,
         "scale_lr": "sqrt", "warmup_epochs": 1, "on_nan": "continue",
     }  # fmt: skip

@@ -22,6 +22,7 @@ SHUFFLED = {**LOGS, "rows": ROWS, "epochs": EPOCHS}
 
 cells.add("shuffled", "logged_rows", settings=SHUFFLED, seed=SEED)
 cells.add("shuffled-again", "logged_rows", devices=(2,), settings=SHUFFLED, seed=SEED)
+cells.add("shuffled-workers", "logged_rows", devices=(1, 2), settings=SHUFFLED, seed=SEED, workers=4)
 cells.add("shuffled-uneven", "logged_rows", settings={**LOGS, "rows": 18, "batch_size": 5, "epochs": 2}, seed=SEED)
 cells.add("validated", "logged_rows", settings={**LOGS, "rows": 8, "validation_rows": 7, "shuffle": False})
 
@@ -67,6 +68,15 @@ def test_every_row_is_read_once_in_each_epoch(ran, backend, devices):
 def test_each_epoch_has_an_order_of_its_own(ran, backend, devices):
     epochs = epochs_of(ran(backend, "shuffled", devices))
     assert all(epochs[one] != epochs[two] for one, two in ((0, 1), (0, 2), (1, 2)))
+
+
+@each_backend
+@pytest.mark.parametrize("devices", (1, 2))
+def test_threads_that_read_change_neither_the_order_nor_what_is_read(ran, backend, devices):
+    by_threads, alone = (ran(backend, name, devices) for name in ("shuffled-workers", "shuffled"))
+    assert by_threads.losses == alone.losses and by_threads.outcome["hashes"] == alone.outcome["hashes"]
+    read = sum(reads(by_threads, "train.txt").values(), [])
+    assert sorted(read) == sorted(EPOCHS * list(range(ROWS)))
 
 
 @each_backend

@@ -12,7 +12,7 @@ from pathlib import Path
 import cells
 import pytest
 
-from kmgpu import training
+from kmgpu import checkpoints, training
 from kmgpu.backends import BACKENDS, find
 from kmgpu.rundir import RunDir
 
@@ -60,6 +60,19 @@ def test_two_runs_at_once_do_not_meet(tmp_path):
         first_lines = "\n".join(text.splitlines()[:4])
         assert "2 virtual CPU devices: no GPU is used" in first_lines and "strategy ddp" in first_lines
         assert "global batch 4, 2 per device, 2 steps per epoch" in first_lines and "learning rate 0.25" in first_lines
+
+
+def test_k30_four_processes_take_a_directory_that_is_new_or_an_old_runs(tmp_path):
+    options = ("train", str(cells.RECIPES / "r0.py"), "--backend", "torch", "--devices", "4", "--device-kind", "cpu")
+    options += ("--out", "not/there/yet", "--checkpoint-every", "1epoch")
+    assert cells.kmgpu(*options, "--epochs", "2", folder=tmp_path, limit=120).code == 0
+    refused = cells.kmgpu(*options, folder=tmp_path)
+    assert refused.code == 2 and "already holds a run" in refused.err
+    again = cells.kmgpu(*options, "--force", folder=tmp_path, limit=120)
+    assert again.code == 0, again.err
+    rundir = RunDir(tmp_path / "not" / "there" / "yet")
+    assert rundir.outcome()["epochs"] == 1 and len(checkpoints.listed(rundir.path)) == 1
+    assert sorted(path.name for path in rundir.path.parent.iterdir()) == ["yet"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
