@@ -107,8 +107,9 @@ def train(
     ``batch_size`` is global. ``settings`` are keyword arguments of the recipe function. ``max_time`` is a text such as
     "1h30m", or seconds. ``workers`` threads, over all processes, read rows, or batches of a PyDataset; one in each
     process if left out. ``resume`` is a run to go on with, or one of its checkpoints: what is not given is then as it
-    was there. ``force`` replaces a run that is in ``out``. ``sinks`` are names such as "csv", or functions that get each record of the run. ``show`` gets the lines
-    for the user. Raises UsageError or MissingEnvironment before anything starts, RunFailed when a process stops.
+    was there. ``force`` replaces a run that is in ``out``. ``sinks`` are names such as "csv", or functions that get
+    each record of the run. ``show`` gets the lines for the user. Raises UsageError or MissingEnvironment before
+    anything starts, RunFailed when a process stops.
     """
     expect("out", out, (str, os.PathLike), "the path of a new directory")
     wishes: dict[str, Any] = {
@@ -259,7 +260,7 @@ def check_seed(seed: Any) -> None:
 
 
 def remove_old(path: Path, job: Job) -> None:
-    """Remove the run in a directory, for another to take its place; what is no run, or is needed, is refused or left."""
+    """Remove the run in a directory, for another to take its place; what is no run stays, what is needed is refused."""
     if not RunDir(path).job_file.is_file():
         return
     for needed in (job.resume, job.initial_weights):

@@ -87,8 +87,9 @@ class StreamFeed:
             return Ahead(chained(*begun))
         if begun is not None:
             begun[1].close()
-        again = opened is not None and number == 0  # a run that goes on in its first epoch: the pass that was begun
-        return Ahead(self._updates(chain((opened[0],), opened[1]) if again else self._fields(number), start))
+        if opened is not None and number == 0:  # a run that goes on in its first epoch: in the pass that was begun
+            return Ahead(self._updates(chain((opened[0],), opened[1]), start))
+        return Ahead(self._updates(self._fields(number), start))
 
     def end_epoch(self) -> None:
         self._stream.on_epoch_end()

@@ -111,12 +111,10 @@ def _of_torch(data: Any) -> Stream:
     def seed(number: int) -> None:
         if data.generator is not None:
             return
-        generator = sys.modules["torch"].Generator()
-        generator.manual_seed(number)
-        data.generator = generator
-        for sampler in (data.sampler, getattr(data.batch_sampler, "sampler", None)):
-            if getattr(sampler, "generator", data) is None:
-                sampler.generator = generator
+        data.generator = sys.modules["torch"].Generator()
+        data.generator.manual_seed(number)
+        if getattr(data.sampler, "generator", data) is None:  # of random order; the one of the batches holds the same
+            data.sampler.generator = data.generator
 
     return Stream("a DataLoader", lambda: iter(data), _length(data), draws=True, seed=seed)
 
