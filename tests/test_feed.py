@@ -16,6 +16,7 @@ from kmgpu.data.feed import Wish
 from kmgpu.data.order import OrderHash, content_hashes
 from kmgpu.data.stream_feed import open_feed
 from kmgpu.errors import UsageError
+from kmgpu.worker.progress import Progress
 
 
 def batch(number, rows=4):
@@ -250,6 +251,47 @@ def test_an_error_of_the_stream_is_the_readers_and_the_others_lost_it(tmp_path):
     assert type(first) is ValueError and first.__notes__ == ["batch 1 of train"]
     assert [type(error) for error in others] == [channel.PeerLost] * 2
     assert all("ValueError: bad batch" in str(error) for error in others)
+
+
+def shuffled():
+    """A function that gives 3 batches of 4, 4 and 2 rows, in an order drawn anew for each pass."""
+    random = np.random.default_rng(0)
+
+    def generate():
+        order = random.permutation(10).astype(np.float32)
+        for start in (0, 4, 8):
+            yield order[start : start + 4], order[start : start + 4]
+
+    return generate
+
+
+@pytest.mark.parametrize("steps", [None, 2, 4, 7])
+def test_a_stream_that_goes_on_in_an_epoch_goes_on_in_its_order(steps):
+    def epochs(first: int = 0, start: int = 0) -> list[list[list[float]]]:
+        feed = open_feed(shuffled(), Wish("train", steps=steps))
+        feed.first()
+        found = []
+        for epoch in range(first, 4):
+            updates = feed.epoch(epoch, start if epoch == first else 0)
+            found.append([piece.y.tolist() for (piece,) in updates])
+            feed.end_epoch()
+        return found
+
+    whole = epochs()
+    for epoch in range(4):
+        for start in range(len(whole[epoch]) + 1):
+            assert epochs(epoch, start) == [whole[epoch][start:], *whole[epoch + 1 :]], (epoch, start)
+
+
+def test_a_stream_that_goes_on_says_which_batch_it_has_skipped_last():
+    progress, feed = Progress(), open_feed(shuffled(), Wish("train"))
+    feed.first()
+    for update in feed.epoch(0):
+        progress.last = update
+        again = open_feed(shuffled(), Wish("train"))
+        again.first()
+        next(again.epoch(0, update[0].step + 1), None)
+        assert again.skipped == OrderHash.join(progress.last_update(0).lanes)
 
 
 def test_the_order_of_a_stream_is_told_by_its_contents():

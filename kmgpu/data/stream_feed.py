@@ -154,8 +154,12 @@ class StreamFeed:
             self._begins += 1
 
     def _open_pass(self, number: int) -> None:
-        """Draw what a pass draws when it begins, in the order of passes, unless it has been begun."""
-        if self._stream.draws and self._passed <= number:
+        """Draw what a pass of the uninterrupted run has drawn; the first one may have been begun."""
+        begun = self._passed > number
+        if self._stream.skip is not None:
+            self._stream.skip(begun)
+            self._passed = number + 1
+        elif self._stream.draws and not begun:
             next(self._pass(), None)
 
     def _skip(self, count: int) -> None:

@@ -34,6 +34,7 @@ class Stream:
     once: bool = False  # whether there is one pass only
     draws: bool = False  # whether each pass may draw an order of its own when it begins
     seed: Callable[[int], None] = lambda seed: None
+    skip: Callable[[bool], None] | None = None  # draws what a pass draws, even if it has begun; None: read one batch
     on_epoch_begin: Callable[[], None] = lambda: None
     on_epoch_end: Callable[[], None] = lambda: None
     note: str | None = None  # for the user
@@ -106,17 +107,38 @@ def _of_tensorflow(data: Any) -> Stream:
 
 
 def _of_torch(data: Any) -> Stream:
-    """Return the stream of a DataLoader; what it draws, without a generator of its own, follows from the run's seed."""
+    """Return the stream of a DataLoader; what it draws, without a generator of its own, follows from the run's seed.
+
+    A pass draws a seed for worker processes, then what its sampler draws, some of it at its end
+    (torch/utils/data/dataloader.py and sampler.py, 2.13).
+    """
+    torch: Any = sys.modules["torch"]
+    states: list[Any] = []
 
     def seed(number: int) -> None:
-        if data.generator is not None:
-            return
-        data.generator = sys.modules["torch"].Generator()
-        data.generator.manual_seed(number)
-        if getattr(data.sampler, "generator", data) is None:  # of random order; the one of the batches holds the same
-            data.sampler.generator = data.generator
+        if data.generator is None:
+            data.generator = torch.Generator()
+            data.generator.manual_seed(number)
+            if getattr(data.sampler, "generator", data) is None:  # random order; that of the batches holds the same
+                data.sampler.generator = data.generator
 
-    return Stream("a DataLoader", lambda: iter(data), _length(data), draws=True, seed=seed)
+    def generators() -> list[Any]:
+        return [each for each in (data.generator, getattr(data.sampler, "generator", None)) if each is not None]
+
+    def begin() -> Iterator[Any]:
+        states[:] = [generator.get_state() for generator in generators()]
+        return iter(data)
+
+    def skip(begun: bool) -> None:
+        if begun:
+            for generator, state in zip(generators(), states, strict=True):
+                generator.set_state(state)
+        torch.empty((), dtype=torch.int64).random_(generator=data.generator)
+        if type(data.sampler).__name__ not in ("SequentialSampler", "_InfiniteConstantSampler"):
+            for _ in data.sampler if data.batch_sampler is None else data.batch_sampler:
+                pass
+
+    return Stream("a DataLoader", begin, _length(data), draws=True, seed=seed, skip=skip)
 
 
 def _of_keras(data: Any, workers: int) -> Stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import cells
 import numpy as np
@@ -23,6 +24,7 @@ SAVED = {"every": {"epochs": 1}, "best": {"metric": "val_loss", "mode": "max"}} 
 cells.add(TRAINED, "conv", devices=(2,), settings={"rows": 24, "epochs": 2}, seed=5, checkpoints=SAVED)
 cells.add("two-inputs-to-be-used", "two_inputs", devices=(1,), backends=("jax",))
 
+HAS_ONNX = all(find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))  # for torch, in this interpreter
 ROWS = 7  # no number of devices divides it, nor the batch of 4 it
 
 
@@ -46,7 +48,7 @@ def used(ran, tmp_path_factory):
             options = {"input": str(folder / "two.npz"), "output": str(folder / f"{backend}-{devices}.npz")}
             made["predict", "two", devices] = two, options
         own = runs.load(ran(backend, TRAINED, 2).rundir.path)
-        for kind in ("weights", "savedmodel"):
+        for kind in ("weights", "savedmodel", *(["onnx"] if HAS_ONNX else [])):
             if exporting.FORMATS[kind].backend in (None, backend):
                 output = folder / f"{backend}-{kind}{exporting.FORMATS[kind].suffix}"
                 made["export", kind, 1] = own, {"format": kind, "output": str(output)}
@@ -156,6 +158,27 @@ def test_exports_are_loaded_by_plain_keras_and_tensorflow_and_give_the_same(ran,
     assert answer.code == 0, answer.err[-3000:]
     apart = json.loads(answer.out.splitlines()[-1])
     assert len(apart) == 8 and max(apart.values()) < 1e-6, apart
+
+
+INFER = """
+import keras, numpy as np, onnxruntime, sys
+x = np.load("images.npy").astype("float32")
+session = onnxruntime.InferenceSession(sys.argv[2])
+(name,) = [each.name for each in session.get_inputs()]
+truth = keras.models.load_model(sys.argv[1]).predict(x, verbose=0)
+for rows in (len(x), 3):
+    print(float(np.abs(session.run(None, {name: x[:rows]})[0] - truth[:rows]).max()))
+"""
+
+
+@pytest.mark.skipif(not HAS_ONNX, reason="an export to ONNX needs onnx and onnxscript, and this test onnxruntime")
+def test_an_onnx_export_gives_the_same_in_onnx_runtime_for_batches_of_any_size(ran, used):
+    folder, _ = used
+    paths = str(ran("torch", TRAINED, 2).rundir.model_file), str(folder / "torch-onnx.onnx")
+    answer = cells.python("-c", INFER, *paths, folder=folder, limit=120, KERAS_BACKEND="torch")
+    assert answer.code == 0, answer.err[-3000:]
+    apart = [float(line) for line in answer.out.split()]
+    assert len(apart) == 2 and max(apart) < 1e-5
 
 
 def test_a_keras_export_is_the_runs_model_with_its_optimizer(ran, tmp_path):
