@@ -253,6 +253,17 @@ def test_an_error_of_the_stream_is_the_readers_and_the_others_lost_it(tmp_path):
     assert all("ValueError: bad batch" in str(error) for error in others)
 
 
+def test_a_note_says_that_every_process_holds_a_copy_of_large_arrays(tmp_path, monkeypatch):
+    monkeypatch.setattr("kmgpu.data.feed.MOST_COPIED_BYTES", 64)
+    large, small = np.ones((10, 4), np.float32), np.ones((10, 1), np.float32)
+    np.save(tmp_path / "x.npy", large)
+    mapped_rows = np.load(tmp_path / "x.npy", mmap_mode="r")
+    of = {"large": (large, None), "small": (small, None), "mapped": (mapped_rows, small)}
+    notes = {name: open_feed(data, Wish("train", processes=2)).notes for name, data in of.items()}
+    assert notes["small"] == notes["mapped"] == [] == open_feed(of["large"], Wish("train")).notes
+    assert "each of 2 processes holds its own copy of the arrays of train, 0.0 GiB" in notes["large"][0]
+
+
 def shuffled():
     """A function that gives 3 batches of 4, 4 and 2 rows, in an order drawn anew for each pass."""
     random = np.random.default_rng(0)

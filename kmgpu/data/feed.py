@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from kmgpu.data import trees
 from kmgpu.data.ahead import Ahead
 from kmgpu.data.loader import Batch, updates
 from kmgpu.data.source import Arrays, Source
@@ -21,6 +22,7 @@ from kmgpu.data.source import Arrays, Source
 Update = tuple[Batch, ...]
 Updates = Generator[Update, None, None]
 MOST_LABEL_BYTES = 1 << 28  # that are looked through before training
+MOST_COPIED_BYTES = 1 << 28  # held in every process without a word
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,10 @@ class RowFeed:
 
     stream = False
     skipped: str | None = None
-    notes: list[str] = []
 
     def __init__(self, source: Source, wish: Wish):
         self._source, self._wish = source, wish
+        self.notes: list[str] = []
         size, rows = wish.batch_size, len(source)
         starts = range(0, rows, size)[: wish.steps]
         self.rows: int | None = rows
@@ -91,6 +93,11 @@ class RowFeed:
         self.batch_size = size
         self.sizes: tuple[int, ...] = tuple(dict.fromkeys(min(size, rows - start) for start in starts))
         self._begun: tuple[Update, Updates] | None = None
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """The arrays that hold all rows, where there are such."""
+        return [array for _, array in trees.leaves(self._source.fields, "")] if isinstance(self._source, Arrays) else []
 
     def first(self) -> Update:
         if self._begun is None:
@@ -124,6 +131,18 @@ class RowFeed:
             shuffle=wish.shuffle, part=(wish.process, wish.processes), start=start, steps=wish.steps, chosen=chosen,
             class_weight=wish.class_weight, accumulate=wish.accumulate,
         )  # fmt: skip
+
+
+def copies(feed: RowFeed, wish: Wish) -> list[str]:
+    """Return a note where each process holds a copy of large arrays, which it need not."""
+    arrays = feed.arrays
+    held = sum(array.nbytes for array in arrays if not isinstance(array, np.memmap))
+    if wish.processes == 1 or held < MOST_COPIED_BYTES:
+        return []
+    return [
+        f"each of {wish.processes} processes holds its own copy of the arrays of {wish.what}, {held / 2**30:.1f} GiB: "
+        "give a function that returns them, and they are held once"
+    ]
 
 
 def chained(first: Update, items: Updates) -> Updates:

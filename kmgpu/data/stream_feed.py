@@ -12,7 +12,7 @@ import numpy as np
 
 from kmgpu.data import channel, trees
 from kmgpu.data.ahead import Ahead
-from kmgpu.data.feed import Feed, RowFeed, Update, Updates, Wish, chained, first_updates, pool_of
+from kmgpu.data.feed import Feed, RowFeed, Update, Updates, Wish, chained, copies, first_updates, pool_of
 from kmgpu.data.loader import Batch, class_weights, places
 from kmgpu.data.order import OrderHash, content_hashes
 from kmgpu.data.share import share
@@ -27,7 +27,9 @@ def open_feed(data: Any, wish: Wish) -> Feed:
     data = share(data, folder, wish.process, wish.what)
     stream = as_stream(data, wish.what, wish.workers)
     if stream is None:
-        return RowFeed(as_source(data, wish.what, pool_of(wish)), wish)
+        feed = RowFeed(as_source(data, wish.what, pool_of(wish)), wish)
+        feed.notes = copies(feed, wish)
+        return feed
     stream.seed(wish.seed)
     if folder is None or wish.process == 0:
         return StreamFeed(stream, wish)
