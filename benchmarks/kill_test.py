@@ -31,7 +31,7 @@ from kmgpu import __version__, checkpoints, resumption
 from kmgpu.rundir import RunDir
 from kmgpu.worker import checkpoint
 
-RECIPE, UNITS = "digits_mlp", 20_000  # 1.5 million weights, 18 MB a checkpoint, 23 steps an epoch
+RECIPE, UNITS = "digits_mlp", 6_000  # 450,000 weights, 5 MB a checkpoint, 23 steps an epoch
 EPOCHS_PER_KILL = 3  # so that the run is longer than what killed runs can have done
 COMMAND = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r}); "
 COMMAND += "from kmgpu.cli import main; main()"

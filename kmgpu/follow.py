@@ -19,7 +19,7 @@ from kmgpu.rundir import RunDir
 
 Sink = Callable[[dict[str, Any]], None]
 EPOCH_LINES = 50  # so many lines for the epochs of a run, and beyond that at most one each so many seconds:
-EPOCH_LINE_SECONDS = 60.0
+LINE_SECONDS = 60.0  # and of checkpoints one each so many
 TOLD_STALL = 0.05  # part of an epoch's time spent waiting for data, above which its line says so
 
 
@@ -118,33 +118,37 @@ def name_of(sink: Sink) -> str:
 
 
 class Lines:
-    """A sink that shows the lines for a person, of the epochs of a long run only some."""
+    """A sink that shows the lines for a person, of the epochs of a long run only some, and of its checkpoints."""
 
     def __init__(self, show: Callable[[str], None]):
         self._show = show
         self._rate = Rate()
-        self._held: dict[str, Any] | None = None  # the last epoch, if it was not shown
-        self._shown_time = 0.0
+        self._held: dict[str, dict[str, Any]] = {}  # the last epoch and the last checkpoint, if they were not shown
+        self._shown_times = {"epoch": 0.0, "checkpoint": 0.0}
 
     def __call__(self, record: dict[str, Any]) -> None:
         self._rate.add(record)
         kind = record["event"]
-        if kind == "epoch" and not self._is_due(record):
-            self._held = record
+        if kind in self._shown_times and not self._is_due(record):
+            self._held[kind] = record
             return
-        if kind in ("end", "outcome") and self._held is not None:
-            self._tell(self._held)  # it turned out to be the last one
+        if kind in ("end", "outcome"):
+            for held in list(self._held.values()):  # they turned out to be the last ones
+                self._tell(held)
         self._tell(record)
 
-    def _is_due(self, epoch: dict[str, Any]) -> bool:
+    def _is_due(self, record: dict[str, Any]) -> bool:
+        late = record["time"] - self._shown_times[record["event"]] >= LINE_SECONDS
+        if record["event"] == "checkpoint":
+            return late
         every = -(-self._rate.epochs // EPOCH_LINES) or 1
-        number = epoch["epoch"] + 1
-        late = epoch["time"] - self._shown_time >= EPOCH_LINE_SECONDS
+        number = record["epoch"] + 1
         return number == 1 or number % every == 0 or number == self._rate.epochs or late
 
     def _tell(self, record: dict[str, Any]) -> None:
-        if record["event"] == "epoch":
-            self._held, self._shown_time = None, record["time"]
+        if record["event"] in self._shown_times:
+            self._held.pop(record["event"], None)
+            self._shown_times[record["event"]] = record["time"]
         for text in lines(record, self._rate):
             self._show(text)
 

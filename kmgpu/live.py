@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +22,7 @@ WINDOWS = 10  # that speed and input stall are taken over
 LOSS_WINDOWS = 3  # that the loss is: of more it would lag behind that of the epochs
 REFRESH_SECONDS = 0.25
 MOST_DEVICES = 8  # shown one by one
+MUCH = 1.05  # times what is used now: a peak that is worth a word
 GIB, MIB = 2**30, 2**20
 
 
@@ -37,6 +38,8 @@ class State:
         self.step = 0  # done, over the whole run
         self.metrics: dict[str, Any] = {}  # of the last epoch
         self.monitor: dict[str, Any] = {}
+        self.peaks: dict[tuple[str, int], int] = {}  # bytes of each process and device, as the monitor has seen them
+        self.checkpoint: dict[str, Any] = {}  # the last one
         self.windows: deque[dict[str, Any]] = deque(maxlen=WINDOWS)
         self._first: tuple[int, float] | None = None  # steps done and time, at the end of the first window
 
@@ -56,8 +59,14 @@ class State:
             self._first = self._first or (self.step, record["time"])
         elif kind == "epoch":
             self.metrics = record["metrics"]
+        elif kind == "checkpoint":
+            self.checkpoint = record
         elif kind == "monitor":
             self.monitor = record
+            used = [(("process", each["process"]), each["rss_bytes"]) for each in record["processes"]]
+            used += [(("device", each["device"]), each["memory_used_bytes"] or 0) for each in record["devices"]]
+            for name, size in used:
+                self.peaks[name] = max(self.peaks.get(name, 0), size)
         elif kind == "end":
             self.phase = "ending"
 
@@ -145,7 +154,7 @@ def render(state: State, now: float, width: int) -> RenderableType:
     metrics = [f"{name} {number(value)}" for name, value in state.metrics.items()]
     if metrics:
         lines += [_line(parts, "dim") for parts in _packed(["last epoch", *metrics], width)]
-    lines += [_line(parts, "dim") for parts in _packed(device_parts(state.monitor), width)]
+    lines += [_line(parts, "dim") for parts in _packed(device_parts(state.monitor, state.peaks), width)]
     return Group(*lines)
 
 
@@ -190,18 +199,26 @@ def _progress(state: State, now: float) -> list[str]:
         parts.append(f"{state.samples_per_second:,.0f} samples/s")
     if state.stall is not None:
         parts.append(f"waits for data {state.stall:.0%}".replace("%", " %"))
+    if state.checkpoint:
+        step, ago = int(state.checkpoint["checkpoint"].partition("-")[2]), now - state.checkpoint["time"]
+        parts.append(f"checkpoint at step {step}, {duration(max(0.0, ago))} ago")
     left = state.seconds_left(now)
     if left is not None:
         parts.append(f"{duration(left)} left")
     return parts
 
 
-def device_parts(monitor: dict[str, Any]) -> list[str]:
+def device_parts(monitor: dict[str, Any], peaks: Mapping[tuple[str, int], int] = {}) -> list[str]:
     """Return how each device, or else each process on the CPU, is used."""
     if not monitor:
         return []
-    devices = [device_part(device, len(monitor["devices"])) for device in monitor["devices"]]
-    parts = devices or [process_part(process) for process in monitor["processes"]]
+    devices = [
+        device_part(device, len(monitor["devices"]), peaks.get(("device", device["device"]), 0))
+        for device in monitor["devices"]
+    ]
+    parts = devices or [
+        process_part(process, peaks.get(("process", process["process"]), 0)) for process in monitor["processes"]
+    ]
     if len(parts) > MOST_DEVICES:
         parts = [_in_sum(monitor)]
     if not devices:
@@ -209,12 +226,13 @@ def device_parts(monitor: dict[str, Any]) -> list[str]:
     return parts
 
 
-def device_part(device: dict[str, Any], devices: int) -> str:
+def device_part(device: dict[str, Any], devices: int, peak: int = 0) -> str:
     """Return what is known of a GPU in a few words; more of them where it is the only one."""
     used, total = device["memory_used_bytes"], device["memory_total_bytes"]
     words = [f"GPU {device['device']}"]
     words += [f"{device['utilization_percent']} %"] if device["utilization_percent"] is not None else []
     words += [f"{used / GIB:.1f}/{total / GIB:.1f} GiB"] if used is not None and total is not None else []
+    words += [f"(peak {peak / GIB:.1f})"] if used and peak > MUCH * used else []
     words += [f"{device['temperature_celsius']} °C"] if device["temperature_celsius"] is not None else []
     words += [f"{device['power_watts']:.0f} W"] if device["power_watts"] is not None else []
     if devices == 1 and device["sm_clock_mhz"] is not None:
@@ -223,10 +241,14 @@ def device_part(device: dict[str, Any], devices: int) -> str:
     return " ".join(words)
 
 
-def process_part(process: dict[str, Any]) -> str:
+def process_part(process: dict[str, Any], peak: int = 0) -> str:
     memory = process["rss_bytes"]
-    size = f"{memory / GIB:.1f} GiB" if memory >= GIB else f"{memory / MIB:.0f} MiB"
-    return f"process {process['process']}: CPU {process['cpu_percent']:.0f} % {size}"
+    most = f" (peak {_size(peak)})" if memory and peak > MUCH * memory else ""
+    return f"process {process['process']}: CPU {process['cpu_percent']:.0f} % {_size(memory)}{most}"
+
+
+def _size(memory: int) -> str:
+    return f"{memory / GIB:.1f} GiB" if memory >= GIB else f"{memory / MIB:.0f} MiB"
 
 
 def duration(seconds: float) -> str:

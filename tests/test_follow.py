@@ -49,6 +49,16 @@ def test_events_are_handed_on_once_and_only_whole(tmp_path):
     assert [record["text"] for record in seen] == ["one", "two"]
 
 
+def test_checkpoints_have_a_line_a_minute_and_the_last_one_has_one_at_the_end():
+    lines: list[str] = []
+    tell = follow.Lines(lines.append)
+    for step, time in ((1, 100.0), (2, 101.0), (3, 159.0), (4, 160.0), (5, 161.0)):
+        tell({"event": "checkpoint", "checkpoint": f"step-{step:08d}", "time": time})
+    assert lines == ["checkpoint step-00000001", "checkpoint step-00000004"]
+    tell({"event": "outcome", "time": 162.0})
+    assert lines[2:] == ["checkpoint step-00000005"]
+
+
 def test_a_sink_that_fails_is_left_out_and_the_others_go_on(rundir):
     def fails(record):
         calls.append(record)

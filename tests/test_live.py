@@ -54,6 +54,15 @@ def test_before_the_first_step_the_view_says_what_it_waits_for():
     assert shown([LAUNCH, START], now=67.0)[-1] == "first step: torch on 2 devices, 1:07"
 
 
+def test_the_last_checkpoint_and_peaks_of_memory_are_shown():
+    used = monitor(1)
+    used["processes"][0]["rss_bytes"] = 900 * 2**20
+    kept = {"event": "checkpoint", "checkpoint": "step-00000046", "time": 5.0}
+    lines = shown(middle(used, kept, monitor(1)), width=120)
+    assert "checkpoint at step 46, 5 s ago" in "\n".join(lines)
+    assert lines[-1].startswith("process 0: CPU 97 % 421 MiB (peak 900 MiB)")
+
+
 def test_in_training_there_are_two_bars_and_the_numbers_of_the_last_windows():
     epoch, step, progress, metrics, processes = shown(middle(monitor(2)))
     assert epoch.split()[:2] == ["epoch", "3/20"] and epoch.endswith("10 %")

@@ -143,13 +143,16 @@ def test_a_recipe_that_cannot_be_trained_is_refused_in_one_sentence(tmp_path, wh
         ("torch", signal.SIGINT, 130),
         ("torch", signal.SIGTERM, 143),
         ("tensorflow", signal.SIGTERM, 143),
+        pytest.param("tensorflow", signal.SIGINT, 130, marks=pytest.mark.long),
         ("jax", signal.SIGINT, 130),
+        pytest.param("jax", signal.SIGTERM, 143, marks=pytest.mark.long),
         ("torch", signal.SIGKILL, -9),
     ],
 )
 def test_a_run_that_is_stopped_leaves_nothing_behind(tmp_path, backend, sent, code):
     out = tmp_path / "run"
     options = ("--set", "epochs=100000", "--set", "seconds=0.02", "--set", f"log={tmp_path}/rows.txt")
+    options += ("--workers", "4", "--set", f"ended={tmp_path}/ended.txt")
     process = subprocess.Popen(
         command(
             cells.RECIPES / "logged_rows.py", "--backend", backend, "--devices", "2", "--out", str(out), *options
@@ -182,6 +185,7 @@ def test_a_run_that_is_stopped_leaves_nothing_behind(tmp_path, backend, sent, co
         assert f"{sent.name}; its checkpoint is {last.path}; go on with `kmgpu train --resume {out}`" in error
         assert last.position["updates"] == outcome["steps"] and not skipped
         assert len(last.manifest["history"]) == outcome["epochs"]
+        assert (tmp_path / "ended.txt").read_text() == "ended\n"
 
 
 SLOW = """

@@ -220,8 +220,7 @@ def test_a_large_memory_map_is_copied_by_no_process(ran, backend):
     run = ran(backend, "memory-map", 2)
     data = (run.rundir.path / "x.bin").stat()
     assert data.st_size > 2.2 * 2**30
-    # A copy would come on top of the pages of the map. Less than that may be left of the cells before, in this process.
-    assert sum(run.outcome["peak_bytes"]) < 2 * data.st_size
+    assert max(run.outcome["peak_bytes"]) < data.st_size  # with the framework, and what is left of the cells before
     assert data.st_blocks * 512 < 2**30  # a hole in a file: nothing was written
 
 

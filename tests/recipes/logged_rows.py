@@ -29,8 +29,12 @@ class LoggedRows:
 
 def recipe(
     *, rows=16, log="", validation_rows=0, validation_log="", batch_size=4, epochs=1, shuffle=True, bad_row=-1,
-    seconds=0.0,
+    seconds=0.0, ended="",
 ):  # fmt: skip
+    def end(logs):
+        with open(ended, "a", encoding="utf-8") as file:
+            file.write("ended\n")
+
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     # Counts rows: once w is above 0, all but the one whose target is 0.
     positives = keras.metrics.TruePositives(thresholds=0.0, name="positives")
@@ -42,4 +46,5 @@ def recipe(
         batch_size=batch_size,
         epochs=epochs,
         shuffle=shuffle,
+        callbacks=[keras.callbacks.LambdaCallback(on_train_end=end)] if ended else [],
     )
