@@ -68,15 +68,24 @@ class Callbacks:
         self._follow(json.loads(told) if told else {})
         self.seconds += time.perf_counter() - began
 
-    def begin(self) -> None:
-        """Run ``on_train_begin``. All processes."""
+    def begin(self) -> int:
+        """Run ``on_train_begin``; return the epoch at which training is to begin, as ``fit`` has it. All processes.
+
+        Another than 0 where BackupAndRestore has found a backup, and loaded its weights and slots.
+        """
+        if "on_train_begin" not in self._hooks:
+            return 0
         self.call("on_train_begin")
         self._memories.begin()
+        first = (self._adapter.model._initial_epoch or 0) if self._adapter.process == 0 else 0
+        return int(self._adapter.broadcast(str(first).encode()))
 
     def end_of_stopped(self, record: Callable[..., None]) -> None:
         """Run ``on_train_end`` of a run that is asked to stop, so that files are closed; it ends in any case."""
         if "on_train_end" not in self._called:
             return
+        # A backup is for the run after this one.
+        self._called["on_train_end"] = [each for each in self._called["on_train_end"] if not _is_backup(each)]
         self._adapter.lend()
         try:
             self._run("on_train_end", ({},))
@@ -191,6 +200,10 @@ def _refuse(name: str) -> Any:
         raise UsageError(f"it calls model.{name}, which {why}; callbacks may predict, save, and set weights")
 
     return refused
+
+
+def _is_backup(callback: Any) -> bool:
+    return any(ancestor.__name__ == "BackupAndRestore" for ancestor in type(callback).__mro__)
 
 
 def _name(callback: Any) -> str:

@@ -34,7 +34,10 @@ def train(run: Run) -> None:
     metrics: dict[str, Any] = {}
     try:
         with saver.watching():
-            callbacks.begin()
+            first = callbacks.begin()
+            if first and before is None:
+                progress.epoch, progress.updates = first, first * (run.train.steps or 0)
+                run.record("note", text=f"a callback has restored a backup: training begins at epoch {first + 1}")
             if before is not None:
                 if progress.step > 0:  # so that callbacks make what they make there
                     callbacks.call("on_epoch_begin", progress.epoch)

@@ -21,6 +21,9 @@ for kind in ("none", "told", "plateau", "freezes"):
     cells.add(f"callbacks: {kind}", "with_callbacks", settings={"kind": kind, "folder": "FOLDER"})
 for kind in ("early", "schedule", "files", "ema", "assigns", "stops", "stops in a batch"):
     cells.add(f"callbacks: {kind}", "with_callbacks", (2,), settings={"kind": kind, "folder": "FOLDER"})
+for name, epochs in {"backup": 2, "from the backup": 4}.items():
+    given = {"kind": "backup", "folder": "FOLDER/.."}
+    cells.add(f"callbacks: {name}", "with_callbacks", (2,), settings=given, epochs=epochs)
 EVALUATING = (("torch", 2), ("tensorflow", 1), ("jax", 2))  # several TensorFlow devices refuse it
 for backend, devices in EVALUATING:
     cells.add(
@@ -199,6 +202,15 @@ def test_validation_sees_the_moving_averages_and_they_are_the_weights_at_the_end
         assert next(validated) == close(list(hand.average))
         assert epoch["val_loss"] == close(np.mean((np.prod(hand.average) - np.arange(5)) ** 2))
     assert weights(run) == close(list(hand.average))
+
+
+@on_two
+def test_a_backup_is_made_and_a_run_begins_at_its_epoch(ran, backend, devices):
+    ran(backend, "callbacks: backup", devices)
+    run, none = ran(backend, "callbacks: from the backup", devices), ran(backend, "callbacks: none", devices)
+    assert run.losses == none.losses[4:] and run.history == none.history[2:]
+    assert run.outcome["hashes"]["final_weights"] == none.outcome["hashes"]["final_weights"]
+    assert "a callback has restored a backup: training begins at epoch 3" in run.outcome["notes"]
 
 
 @on_two

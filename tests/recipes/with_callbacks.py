@@ -124,6 +124,7 @@ def recipe(*, kind="told", folder=".", epochs=4, momentum=0.5, learning_rate=0.0
             C.CSVLogger(str(folder / "log.csv")), C.ModelCheckpoint(str(folder / "epoch-{epoch}.keras")),
             C.TensorBoard(str(folder / "board")),
         ],
+        "backup": lambda: [C.BackupAndRestore(str(folder / "backup"), delete_checkpoint=False)],
         "ema": lambda: [C.SwapEMAWeights(), Told(folder / "told.jsonl")],
         "freezes": lambda: [Freezes()],
         "assigns": lambda: [Assigns()],

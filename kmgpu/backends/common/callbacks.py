@@ -15,7 +15,6 @@ HOOKS = (
     *("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end"),
 )
 REFUSED = {
-    "BackupAndRestore": "kmgpu's own checkpoints replace it",
     "OrbaxCheckpoint": "it writes with JAX alone; ModelCheckpoint, or kmgpu's own checkpoints, serve all backends",
 }
 
@@ -55,7 +54,7 @@ def callback_list(callbacks: Sequence[Any], model: Any, epochs: int, steps: int 
     """Return the callbacks with their parameters set, as fit sets them, and Keras's History; ``set_model`` is left."""
     import keras
 
-    model.stop_training = False
+    model.stop_training, model._initial_epoch = False, None
     made = keras.callbacks.CallbackList(list(callbacks), add_history=True, verbose=0, epochs=epochs, steps=steps)
     model.history = made._history
     return list(made.callbacks)
