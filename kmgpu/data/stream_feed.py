@@ -70,10 +70,7 @@ class StreamFeed:
     def first(self) -> Update:
         if self._begun is None:
             self._join()
-            elements = self._fields(0)
-            first = next(elements)
-            self._opened = first, elements
-            items = self._updates(chain((first,), elements), 0)
+            items = self._updates(self._opening(), 0)
             self._begun = next(items), items
             self.batch_size = self._begun[0][0].update_size
             self.sizes = (self.batch_size,)
@@ -149,6 +146,14 @@ class StreamFeed:
         if not wish.again:
             self._skip(epoch * wish.steps)
         yield from islice(self._elements, wish.steps)
+
+    def _opening(self) -> Iterator[Fields]:
+        """Yield the elements of epoch 0; what has been read of it is kept until it is known where training begins."""
+        elements = self._fields(0)
+        first = next(elements)
+        self._opened = first, elements
+        yield first
+        yield from elements
 
     def _begin_epoch(self) -> None:
         if self._begins <= self._epochs:  # else the first batch, which is read to build the model, has begun it
