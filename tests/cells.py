@@ -33,7 +33,10 @@ RECIPES = Path(__file__).with_name("recipes")
 STOCK = Path(__file__).with_name("stock.py")
 DEVICES = (1, 2, 4)
 CELL_SECONDS = 60  # a launch that takes longer for each of its cells, on average, hangs
-COMMAND_LINE = "from kmgpu.cli import main; main()"  # for `python -c`, where the script kmgpu may not be on the path
+# For `python -c`, where the script kmgpu may not be on the path. A shell's background job starts deaf to Ctrl-C.
+COMMAND_LINE = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from kmgpu.cli import main; main()"
+)
 
 FOREIGN_VARIABLES = {
     "SLURM_JOB_ID": "4711", "SLURM_NTASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NNODES": "4",
