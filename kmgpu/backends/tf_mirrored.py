@@ -113,13 +113,13 @@ class Adapter:
     def fresh_result(self, update: Sequence[Any], training: bool) -> StepResult:
         if not training:
             with self._restored():
-                loss = float(self._function(programs.evaluate)(*_split(update)))
+                loss = float(programs.evaluate(self, *_split(update)))
             return StepResult(loss, [], [], self.metrics())
-        return self._step_result(self._function(programs.gradients), update)
+        return self._step_result(functools.partial(programs.gradients, self), update)
 
     def fresh_outputs(self, batch: Any) -> Any:
         with self._restored():
-            return self._outputs(self._function(programs.predict)(*_split([batch])), batch)
+            return self._outputs(programs.predict(self, *_split([batch])), batch)
 
     def step_result(self, update: Sequence[Any]) -> StepResult:
         function = self._functions.setdefault("gradients", self._function(programs.gradients))

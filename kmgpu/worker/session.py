@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib
 import importlib.util
 import os
@@ -48,6 +49,7 @@ class Session:
         self._scratch = scratch
         self._module = _adapter_module = importlib.import_module(row.adapter)
         self._module.start(self._place)
+        gc.freeze()  # what imports have made stays; without this each collection, also in training, goes through it
         self._adapter: Any = None
         self._number = 0  # of the run
         self._batch_size: int | None = None  # of the run, once it is known
