@@ -425,6 +425,54 @@ def study(
 
 
 @app.command()
+def report(
+    sources: Annotated[
+        list[Path] | None, typer.Argument(metavar="DIR...", help="Studies, runs, folders of them, or other reports.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="File (.html, .md, .csv, .json), or a directory for all of these and the figures.",
+            show_default="report.html in the study",
+        ),
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option(metavar="REPORT", help="Compute all that a report says from the records inside it.")
+    ] = None,
+) -> int:
+    """Render a report of studies: one HTML file that works offline, with its raw records inside.
+
+    Several studies, also of several machines, become one report; each is ranked within itself alone. A report may
+    stand for its study. With --check nothing is written; exit code 1 if something in the report is not what its
+    records give.
+
+    \b
+    kmgpu report studies/20261201-101500-digits_cnn
+    kmgpu report studies/here there.html --out both.html
+    kmgpu report studies/here --out paper/
+    kmgpu report --check report.html
+    """
+    from kmgpu import reporting
+
+    if check is not None:
+        if sources or out is not None:
+            raise UsageError(f"--check {check} looks at a report and writes none; leave the other arguments out")
+        apart = reporting.check(check)
+        for sentence in apart:
+            print(sentence)
+        print(f"{check}: {'NOT' if apart else 'every number and figure is'} what its records give")
+        return 1 if apart else 0
+    if not sources:
+        raise UsageError("Missing argument 'DIR...'; name a study, such as studies/20261201-101500-digits_cnn")
+    written = reporting.report(sources, out)
+    for sentence in written.remarks:
+        print(f"kmgpu: {sentence}", file=sys.stderr)
+    others = len(written.paths) - 1
+    print(f"the report is in {written.paths[0]}" + (f" and {others} files beside it" if others else ""))
+    return 0
+
+
+@app.command()
 def parity(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name or file.")],
     backends: Annotated[
@@ -756,7 +804,7 @@ def _print_comparison(console: Any, result: Any) -> None:
     if result.prices:
         console.print()
         console.print(pricing.terminal(result.prices))
-    console.print(f"\nAlso in {result.path}/comparison.md and comparison.json", soft_wrap=True)
+    console.print(f"\nAlso in {result.path}/report.html, comparison.md and comparison.json", soft_wrap=True)
 
 
 def _check_proved(results: list[Any]) -> None:

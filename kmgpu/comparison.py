@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kmgpu import backends as table
-from kmgpu import environment, pacing, recipe_card, training
+from kmgpu import environment, pacing, recipe_card, reporting, training
 from kmgpu import proof as proofs
 from kmgpu import study as studies
 from kmgpu.errors import Interrupted, KmgpuError, NotComparable, UsageError, nearest
@@ -223,6 +224,8 @@ def make(
     rounds = "runs" if asked.repeats is None else f"{len(asked.grid(asked.repeats))} runs"
     show(f"{Path(asked.recipe).stem}: {rounds}, one after the other, into {study}")
     proof = _prove(study, asked, show)
+    write_json(study / "proof.json", {"format": 1, **proof.to_json()})
+    shutil.copyfile(asked.recipe, study / "recipe.py")
     repeats = asked.repeats or _pilot(study, asked, began, show, progress)
     cells = asked.grid(repeats)
     done: list[runs.Run] = []
@@ -331,6 +334,7 @@ def _report(study: Path, scaling: str, made: Sequence[runs.Run], proof: Proof, p
         for track in (done, shipped):
             comparable.check([run for run in track if run.ok], scaling)
     except NotComparable as error:
+        reporting.report([study])
         raise NotComparable(f"{error}; the runs are kept in {study}") from None
     rows = statistics.without_speedup(statistics.rows(done), proof.unproved)
     heading, remarks = tables.heading(done, scaling), tables.remarks(done, rows)
@@ -346,6 +350,7 @@ def _report(study: Path, scaling: str, made: Sequence[runs.Run], proof: Proof, p
     priced_json = {"price": [found.to_json() for found in prices]} if priced else {}
     write_json(study / "comparison.json", record | priced_json)
     (study / "comparison.md").write_text(result.markdown(), encoding="utf-8")
+    reporting.report([study])
     return result
 
 

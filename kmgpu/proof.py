@@ -14,37 +14,18 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kmgpu import environment, proving, records
 from kmgpu.errors import Interrupted, KmgpuError, MissingEnvironment, UsageError
-from kmgpu.report import matrix
-from kmgpu.report.parity import Cell, ParityResult
+from kmgpu.report import backing, matrix
+from kmgpu.report.backing import Proof, skipped
+from kmgpu.report.parity import Cell
 from kmgpu.rundir import read_json, write_json
 
 STEPS = 5  # enough for optimizer slots and moving statistics to count; each is compared by itself
 DTYPE = "float32"
-
-
-@dataclass(frozen=True)
-class Proof:
-    """What is known of the mathematics of a study's cells; ``ok`` is None where it was not looked at."""
-
-    ok: bool | None
-    sentence: str  # for the heading of the table
-    unproved: dict[tuple[str, int], str]  # (backend, devices) -> why its speed stands alone
-    parted: bool = False  # some cell computes something else, and did not merely fail to run
-
-    def to_json(self) -> dict[str, Any]:
-        cells = [{"backend": name, "devices": count, "why": why} for (name, count), why in self.unproved.items()]
-        return {"ok": self.ok, "sentence": self.sentence, "unproved": cells}
-
-
-def skipped(why: str) -> Proof:
-    """Return the proof of who did not ask for one."""
-    return Proof(None, f"Same mathematics: not checked ({why}).", {})
 
 
 def prove(
@@ -82,27 +63,12 @@ def prove(
         why = f"the reference cell of the parity check did not run: {str(error).splitlines()[0]}"
         cells = {(backend, count): why for backend in backends for count in devices}
         return Proof(False, f"Same mathematics: NOT PROVED; {why}.", cells)
-    proof = _from(result)
+    proof = backing.of_check(result)
     show(proof.sentence)
     for name, cell in zip(names, result.cells, strict=True):
         if cell.verdict.ok:
             remember(name, cell)
     return proof
-
-
-def _from(result: ParityResult) -> Proof:
-    unproved = {
-        (cell.backend, cell.devices): f"it {'parts' if cell.verdict.word == 'parts' else 'did not run'} in the parity "
-        f"check, see {result.path}/parity.md"
-        for cell in result.cells
-        if not cell.verdict.ok
-    }
-    if result.ok:
-        return Proof(True, f"Same mathematics proved: {result.sentence}.", {})
-    parted = any(cell.verdict.word == "parts" for cell in result.cells)
-    failures = " ".join(said for style, said in matrix.remarks(result) if style == "red")
-    words = "NOT THE SAME MATHEMATICS" if parted else "Same mathematics: NOT PROVED"
-    return Proof(False, f"{words}: {result.sentence}. {failures}", unproved, parted)
 
 
 def keys(

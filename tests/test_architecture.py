@@ -37,8 +37,8 @@ ORCHESTRATOR = {
     f"kmgpu.{name}"
     for name in (
         *("cli", "comparison", "environment", "exporting", "follow", "grid", "keeper", "launch", "live", "monitor"),
-        *("pacing", "proof", "proving", "recipe_card", "resumption", "screens", "sinks", "study", "studyfile"),
-        *("training", "using"),
+        *("pacing", "proof", "proving", "recipe_card", "reporting", "resumption", "screens", "sinks"),
+        *("study", "studyfile", "training", "using"),
     )
 }
 
@@ -71,7 +71,7 @@ GROUPS = [
     Group(
         "worker", {"kmgpu.worker"}, WORDS | DATA | RECIPE | TABLE | {"kmgpu.worker"}, {"numpy", "safetensors"},
     ),
-    Group("report", REPORT, WORDS | REPORT, {"numpy", "scipy", "matplotlib", "jinja2", "rich"}),
+    Group("report", REPORT, WORDS | REPORT | {"kmgpu"}, {"numpy", "jinja2", "markupsafe", "rich"}),
     Group("keeper", {"kmgpu.keeper"}, set(), set()),
     Group(
         "orchestrator", ORCHESTRATOR - {"kmgpu.keeper"}, WORDS | RECIPE | TABLE | REPORT | ORCHESTRATOR,

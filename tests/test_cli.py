@@ -30,6 +30,7 @@ OPTIONS = {
     "--seed --workers --precision --deterministic --set --python --loss-gather --price --no-parity --out --quiet "
     "--budget --quick --full --max-steps",
     "study": "--out --quiet",
+    "report": "--out --check",
     "parity": "--backends --devices --steps --dtype --precision --keep-random --device-kind --track --randomness "
     "--batch-size "
     "--seed --set --python --loss-gather --out --quiet",

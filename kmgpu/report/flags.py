@@ -118,6 +118,17 @@ def _timed(run: Run) -> bool:
     return run.outcome.get("launched_time") is not None and run.outcome.get("ended") is not None
 
 
+def unsteady(trace: Trace) -> float | None:
+    """Return the drift of a run that is more than DRIFT and more than its windows scatter; None for a steady one."""
+    change, times = drift(trace), trace.step_seconds
+    if change is None:
+        return None
+    third = len(times) // 3
+    spread = (percentile(times, 84) - percentile(times, 16)) / 2 / means.median(times)
+    scatter = 1.2533 * spread * math.sqrt(2 / third)  # standard error of a difference of two medians
+    return change if abs(change) > max(DRIFT, 3 * scatter) else None
+
+
 def remarks(run: Run, trace: Trace) -> list[str]:
     """Return what is doubtful about one run, a sentence each without its name."""
     said = []
@@ -127,8 +138,8 @@ def remarks(run: Run, trace: Trace) -> list[str]:
     clocks = throttled(trace)
     if clocks is not None and clocks[0]:
         said.append(f"{clocks[0]} of {len(trace.steady)} windows saw a throttled device ({', '.join(clocks[1])})")
-    change = drift(trace)
-    if change is not None and abs(change) > DRIFT:
+    change = unsteady(trace)
+    if change is not None:
         word = "slower" if change > 0 else "faster"
         said.append(f"its steps became {abs(change):.0%} {word} from the first third to the last: it was not steady")
     grown = memory_growth(trace)
