@@ -275,6 +275,25 @@ def test_bad_input_is_one_sentence_each_and_the_rest_is_reported(tmp_path):
     assert reporting.check(tmp_path / "r.html") == []
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("job.json", {"seed": []}), ("job.json", {"devices": "two"}), ("outcome.json", {"start": 3}),
+        ("outcome.json", {"hashes": {"initial_weights": {}}}), ("outcome.json", {"launched_time": {}}),
+        ("outcome.json", {"timings": {"step_seconds": [0.01, -1], "steady_steps": 2, "steady_samples": 1}}),
+        ("environment.json", {"load_average": 3}),
+    ],
+)  # fmt: skip
+def test_a_run_whose_records_make_no_sense_is_left_out_with_a_sentence(tmp_path, name, change):
+    path = fake(tmp_path / "s" / "study", repeats=1)
+    file = path / "torch-ddp-1-r0" / name
+    write_json(file, {**read_json(file), **change})
+    study, _ = reported(path)
+    (problem,) = study.problems
+    assert problem.startswith("torch-ddp-1-r0") and sum(row.runs for row in study.tables[0].rows) == 5
+    assert reporting.check(path.parent / "report.html") == []
+
+
 def test_single_runs_and_a_study_file_with_parts_have_reports_too(tmp_path):
     fake_runs.write(tmp_path / "runs" / "a", fake_runs.job("torch"))
     fake_runs.write(tmp_path / "runs" / "b", fake_runs.job("jax"))

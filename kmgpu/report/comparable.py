@@ -9,6 +9,7 @@ from kmgpu.errors import NotComparable
 from kmgpu.records import dumps
 from kmgpu.report.runs import Run
 
+PROVED = ("initial_weights", "sample_order")  # the hashes that a run records
 PROOFS = ("initial weights", "sample order")  # hashes; a run that does not have them proves nothing
 
 

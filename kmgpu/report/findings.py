@@ -21,6 +21,7 @@ from kmgpu.report import (
     conditions,
     curves,
     flags,
+    machines,
     price,
     ranking,
     ratios,
@@ -318,15 +319,15 @@ def _scope(study: Study) -> str:
     versions = ", ".join(dict.fromkeys(str(run.start.get("framework")) for run in told))
     batches = sorted({run.start["batch_size"] for run in told if run.start.get("batch_size")})
     parameters = start.get("parameters")
-    machines = " and ".join(dict.fromkeys(studies.machine(run) for run in study.runs))
+    where = " and ".join(dict.fromkeys(machines.machine(run) for run in study.runs))
     launched = [float(run.outcome["launched_time"]) for run in study.runs if run.outcome.get("launched_time")]
     when = time.strftime("%Y-%m-%d", time.gmtime(min(launched))) if launched else "an unknown day"
-    virtual = any(studies.device_kind(run) == "cpu" for run in told)
+    virtual = any(machines.device_kind(run) == "cpu" for run in told)
     shared = "Virtual devices share the same cores: these are not GPUs. " if virtual else ""
     weights = "" if parameters is None else f" ({parameters:,} weights)"
     return (
         f"These numbers are about {job.recipe_name}{weights} with a global batch of {_or(batches)} in "
-        f"{job.precision}, on {machines}, with {versions} and Keras {start.get('keras')}, on {when}. "
+        f"{job.precision}, on {where}, with {versions} and Keras {start.get('keras')}, on {when}. "
         f"{shared}They say nothing about other models, batches, hardware or versions."
     )
 
@@ -339,10 +340,10 @@ def _relation(read: Sequence[Study]) -> list[str]:
     """Return how several studies stand to each other: they are never ranked against one another."""
     if len(read) < 2:
         return []
-    machines = {study.name: sorted({studies.machine(run) for run in study.runs}) for study in read}
+    places = {study.name: sorted({machines.machine(run) for run in study.runs}) for study in read}
     recipes = {study.name: sorted({run.job.recipe_name for run in study.runs}) for study in read}
     said = []
-    if len({tuple(each) for each in machines.values()}) > 1:
+    if len({tuple(each) for each in places.values()}) > 1:
         said.append("These studies were made on unlike devices: each is ranked within itself, and none beside another.")
     else:
         said.append("Each study is ranked within itself; runs of different studies are not pooled, since repeating "

@@ -85,7 +85,7 @@ def ms(seconds: float | None) -> str:
 
 
 def number(value: Any, form: str = "{:,.0f}") -> str:
-    return "not measured" if value is None else form.format(value)
+    return "not measured" if value is None else "0" if value == 0 else form.format(value)
 
 
 def mib(value: float | None) -> str:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from kmgpu.errors import counted
 from kmgpu.report import flags, ratios, statistics
+from kmgpu.report.machines import device_kind
 from kmgpu.report.runs import Run
-from kmgpu.report.studies import Study, Table, device_kind
+from kmgpu.report.studies import Study, Table
 from kmgpu.report.trace import Trace
 
 if TYPE_CHECKING:

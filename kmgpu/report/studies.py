@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from kmgpu.errors import NotComparable, UsageError
-from kmgpu.report import backing, comparable, runs
+from kmgpu.report import backing, comparable, runs, sound
 from kmgpu.report.backing import Proof
+from kmgpu.report.machines import machine
 from kmgpu.report.parity import ParityResult
 from kmgpu.report.runs import Run
 from kmgpu.rundir import read_json
@@ -73,12 +74,19 @@ def load(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
         for path in loose:
             if names.setdefault(path.name, path) != path:
                 said.append(f"{path} has the name of {names[path.name]}, and is left out; give its folder another name")
-        known, sentences = runs.load_all(names.values())
+        known, sentences = _read(names.values())
         said += sentences
         trained = tuple(run for run in known if run.job.mode == "train")
         if trained:
             found.append(Study(LOOSE, loose[0].parent, {}, trained, backing.skipped("these are single runs"), None, ()))
     return found, said
+
+
+def _read(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """Return the runs whose records can be read and make sense, and a sentence for each other."""
+    known, sentences = runs.load_all(paths)
+    found = [(run, sound.problem(run)) for run in known]
+    return [run for run, said in found if not said], [*sentences, *(said for _, said in found if said)]
 
 
 def _look(path: Path) -> tuple[list[Path], list[Path]]:
@@ -114,13 +122,16 @@ def _study(path: Path) -> Study:
         raise UsageError(f"{path} cannot be read as a study: {error}") from error
     if asked.get("kind") == "parity":
         raise UsageError(f"{path} is a parity check, which has a report of its own: parity.md")
+    scaling, names = asked.get("scaling", "strong"), asked.get("runs") or []
+    if scaling not in ("strong", "weak") or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise UsageError(f"{path} cannot be read as a study: scaling is {scaling!r}, runs are {names!r:.60}")
     directories = sorted(child for child in path.iterdir() if (child / "job.json").is_file())
     empty = [
         f"{name} holds no run: it was not started, or its directory is gone"
-        for name in asked.get("runs") or ()
+        for name in names
         if not (path / name / "job.json").is_file()
     ]
-    known, sentences = runs.load_all(directories)
+    known, sentences = _read(directories)
     known.sort(key=lambda run: (run.outcome.get("launched_time") or 0.0, run.name))
     proof, check = backing.of_study(path)
     problems = [sentence.replace(f"{path}/", "") for sentence in sentences]
@@ -176,24 +187,6 @@ def _conditions(run: Run, scaling: str) -> dict[str, Any]:
         "randomness": job.randomness,
         "devices": machine(run),
     }
-
-
-def device_kind(run: Run) -> str:
-    """Return "cpu" or "gpu": by the framework's own names of what it used, whatever was asked for."""
-    names = [str(name).lower() for name in run.start.get("devices") or ()]
-    if names and all("cpu" in name for name in names):
-        return "cpu"
-    return run.start.get("device_kind", run.job.device_kind)
-
-
-def machine(run: Run) -> str:
-    """Return what a run was computed on, in words; runs on unlike machines are never ranked."""
-    environment = run.environment
-    if device_kind(run) == "cpu":
-        return f"virtual CPU devices on {environment.get('cores', '?')} cores ({environment.get('cpu', 'unknown CPU')})"
-    names = list(dict.fromkeys(environment.get("gpus") or ["unknown GPU"]))
-    driver = environment.get("gpu_driver")
-    return f"GPUs ({', '.join(names)}{f', driver {driver}' if driver else ''})"
 
 
 def _said(name: str, value: Any) -> str:
