@@ -152,6 +152,21 @@ def train(
     return TrainResult(rundir.path, outcome)
 
 
+def fit(
+    recipe: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str],
+    show: Callable[[str], None] = lambda line: None,
+    **wishes: Any,
+) -> None:
+    """Train a recipe with Keras's own fit, to time it; ``wishes`` as ``train`` has them. Raises as ``train``."""
+    job = make_job(recipe, mode="fit", track="as-shipped", **wishes)
+    row = backends.find(job.backend, job.strategy)
+    if job.devices > 1 and not row.fits_on_several:
+        raise UsageError(f"Keras's fit on {job.backend} uses one device, and --devices is {job.devices}")
+    run([RunDir.create(Path(out), job)], show=show)
+
+
 def make_job(
     recipe: str | os.PathLike[str],
     *,

@@ -14,6 +14,8 @@ class Strategy:
     backend: str
     name: str
     adapter: str  # module with `start(place)` and `Adapter(place, devices)`
+    stock: str  # module with `stock(place)`: Keras as shipped, and the context in which its fit uses the devices
+    fits_on_several: bool  # whether Keras's own fit uses several devices
     one_process_per_device: bool
     distributions: tuple[str, ...]  # installed packages any of which brings the framework
     module: str  # the framework's import name
@@ -26,6 +28,8 @@ STRATEGIES = (
         backend="torch",
         name="ddp",
         adapter="kmgpu.backends.torch_ddp",
+        stock="kmgpu.backends.torch_devices",
+        fits_on_several=False,
         one_process_per_device=True,
         distributions=("torch",),
         module="torch",
@@ -36,6 +40,8 @@ STRATEGIES = (
         backend="tensorflow",
         name="mirrored",
         adapter="kmgpu.backends.tf_mirrored",
+        stock="kmgpu.backends.tf_devices",
+        fits_on_several=True,
         one_process_per_device=False,
         distributions=("tensorflow", "tensorflow-cpu"),
         module="tensorflow",
@@ -46,6 +52,8 @@ STRATEGIES = (
         backend="jax",
         name="data_parallel",
         adapter="kmgpu.backends.jax_data_parallel",
+        stock="kmgpu.backends.jax_devices",
+        fits_on_several=True,
         one_process_per_device=False,
         distributions=("jax",),
         module="jax",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import jax
 
+from kmgpu.backends import common
 from kmgpu.backends.adapter import Place
 from kmgpu.errors import MissingEnvironment
 
@@ -30,6 +32,15 @@ def start(place: Place) -> None:
             "install jax[cuda13] or use --device-kind cpu"
         )
     devices[:] = [found[index] for index in chosen]
+
+
+def stock(place: Place) -> tuple[Any, Any, str]:
+    """Start the devices; return Keras, whose fit divides over all of them, an idle context, the framework."""
+    keras = common.stock_keras("jax")
+    start(place)
+    if place.devices > 1:
+        keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+    return keras, contextlib.nullcontext(), f"jax {jax.__version__}"
 
 
 def lost_peer(error: BaseException) -> bool:

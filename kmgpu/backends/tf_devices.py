@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 from kmgpu.backends import common
 from kmgpu.backends.adapter import Place
 from kmgpu.errors import MissingEnvironment
 
-keras = common.import_keras("tensorflow")
+keras = common.stock_keras("tensorflow")
 import tensorflow as tf  # noqa: E402  # after Keras, since tensorflow.lite would import JAX while nothing blocks it
 
 devices: list[str] = []  # their names, once started
@@ -41,3 +44,10 @@ def start(place: Place) -> None:
 def lost_peer(error: BaseException) -> bool:
     """There is only one process."""
     return False
+
+
+def stock(place: Place) -> tuple[Any, Any, str]:
+    """Start the devices; return Keras as shipped, the scope of models that its fit divides, and the framework."""
+    start(place)
+    scope = tf.distribute.MirroredStrategy(devices).scope() if place.devices > 1 else contextlib.nullcontext()
+    return keras, scope, f"tensorflow {tf.__version__}"

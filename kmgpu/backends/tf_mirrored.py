@@ -17,9 +17,11 @@ from kmgpu.backends import common, tf_random
 from kmgpu.backends import tf_programs as programs
 from kmgpu.backends.adapter import Place, State, StepResult
 from kmgpu.backends.tf_devices import devices as all_devices
-from kmgpu.backends.tf_devices import keras, lost_peer, start, tf
+from kmgpu.backends.tf_devices import lost_peer, start, tf
 from kmgpu.data.loader import Batch, split
 from kmgpu.recipe import Recipe
+
+keras = common.import_keras("tensorflow")
 
 __all__ = ["Adapter", "lost_peer", "start"]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from kmgpu.backends import common
 from kmgpu.backends.adapter import Place
 from kmgpu.errors import MissingEnvironment
 
@@ -30,6 +32,13 @@ def start(place: Place) -> None:
             world_size=place.processes,
             timeout=timedelta(minutes=10),
         )
+
+
+def stock(place: Place) -> tuple[Any, Any, str]:
+    """Start the device, there is one; return Keras as shipped, an idle context, and the framework."""
+    keras = common.stock_keras("torch")
+    start(place)
+    return keras, contextlib.nullcontext(), f"torch {torch.__version__}"
 
 
 def lost_peer(error: BaseException) -> bool:

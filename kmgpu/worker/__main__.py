@@ -42,8 +42,11 @@ def main() -> int:
     rundirs = [RunDir(path) for path in arguments.runs]
     current = rundirs[0]
     try:
-        from kmgpu.worker import session
+        from kmgpu.worker import session, stock
 
+        if current.job().mode == "fit":
+            stock.fit(current)
+            return 0
         with session.Session(arguments.process, arguments.scratch, [rundir.job() for rundir in rundirs]) as opened:
             for current in rundirs:
                 opened.run(current)

@@ -122,34 +122,40 @@ class Session:
 
 
 def make_recipe(job: Job, adapter: Adapter) -> Recipe:
-    """Import the recipe's file and call its function, in the adapter's scope; what goes wrong is one sentence."""
+    """Make the recipe in the adapter's scope."""
     adapter.reset(job.seed, job.precision)
     adapter.tools.set_randomness(adapter.words if job.randomness == "portable" else None)
+    with adapter.scope():
+        recipe = call_recipe(job)
+    adapter.tools.check_callbacks(recipe.callbacks)
+    return recipe
+
+
+def call_recipe(job: Job) -> Recipe:
+    """Import the recipe's file and call its function; what goes wrong is one sentence."""
     path = Path(job.recipe)
     sys.path.insert(0, str(path.parent))  # a recipe may import its neighbours
-    with adapter.scope():
-        try:
-            name = f"kmgpu_recipe_{path.stem}"  # a recipe may be called numpy.py
-            spec = importlib.util.spec_from_file_location(name, path)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[name] = module
-            spec.loader.exec_module(module)
-            recipe = module.recipe(**job.settings)
-        except (KmgpuError, MemoryError):
-            raise
-        except Exception as error:
-            traceback.print_exception(error)
-            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-            line = f", line {lines[-1]}" if lines else ""
-            raise UsageError(f"{path.name}{line} raised {first_line(error)}") from error
-        except SystemExit as error:
-            raise UsageError(
-                f"{path.name} called sys.exit({error.code!r}); a recipe returns a kmgpu.Recipe instead"
-            ) from error
+    try:
+        name = f"kmgpu_recipe_{path.stem}"  # a recipe may be called numpy.py
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        recipe = module.recipe(**job.settings)
+    except (KmgpuError, MemoryError):
+        raise
+    except Exception as error:
+        traceback.print_exception(error)
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = f", line {lines[-1]}" if lines else ""
+        raise UsageError(f"{path.name}{line} raised {first_line(error)}") from error
+    except SystemExit as error:
+        raise UsageError(
+            f"{path.name} called sys.exit({error.code!r}); a recipe returns a kmgpu.Recipe instead"
+        ) from error
     if not isinstance(recipe, Recipe):
         raise UsageError(f"recipe() of {path.name} returned a {type(recipe).__name__}; it must return a kmgpu.Recipe")
-    adapter.tools.check_callbacks(recipe.callbacks)
     return recipe
 
 

@@ -11,7 +11,7 @@ from kmgpu.backends.common.callbacks import (
     overridden,
 )
 from kmgpu.backends.common.check import check
-from kmgpu.backends.common.imports import import_keras
+from kmgpu.backends.common.imports import import_keras, stock_keras
 from kmgpu.backends.common.layers import layer_outputs, watched_layers
 from kmgpu.backends.common.metrics import of_device, parts
 from kmgpu.backends.common.model import (

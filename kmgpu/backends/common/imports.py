@@ -18,7 +18,14 @@ FRAMEWORKS = {"torch": ("torch",), "tensorflow": ("tensorflow",), "jax": ("jax",
 
 
 def import_keras(backend: str) -> Any:
-    """Import Keras on one backend, the other frameworks blocked meanwhile, with Keras's own defaults.
+    """Import Keras on one backend, with reductions over rows that know of the whole batch."""
+    keras = stock_keras(backend)
+    install()
+    return keras
+
+
+def stock_keras(backend: str) -> Any:
+    """Import Keras on one backend as it is, the other frameworks blocked meanwhile, with Keras's own defaults.
 
     Keras on torch and on TensorFlow imports JAX by itself; a user's keras.json could change dtype or image layout.
     """
@@ -39,7 +46,6 @@ def import_keras(backend: str) -> Any:
     keras.config.set_floatx("float32")
     keras.config.set_epsilon(1e-7)
     keras.config.set_image_data_format("channels_last")
-    install()
     return keras
 
 
