@@ -23,7 +23,7 @@ from kmgpu import environment, pacing, recipe_card, reporting, training
 from kmgpu import proof as proofs
 from kmgpu import study as studies
 from kmgpu.errors import Interrupted, KmgpuError, NotComparable, UsageError, nearest
-from kmgpu.grid import Cell, grid
+from kmgpu.grid import KERAS_FIT, Cell, grid
 from kmgpu.proof import Proof
 from kmgpu.report import comparable, ranking, runs, statistics, tables
 from kmgpu.report import price as pricing
@@ -63,7 +63,7 @@ class Asked:
 
     @property
     def tracks(self) -> tuple[str, ...]:
-        return training.TRACKS if self.price else (self.track,)
+        return (*training.TRACKS, KERAS_FIT) if self.price else (self.track,)
 
     def grid(self, repeats: int) -> list[Cell]:
         """Return the runs in the order in which they are made."""
@@ -142,7 +142,8 @@ def compare(
     pilot that does not count finds how many it allows. With ``parity`` a short check comes first whether all cells do
     the same mathematics (under weak scaling at the smallest batch). The first run draws the initial weights, and all
     others get them. A run that fails is kept and shown, and the others are still made. With ``price`` each cell runs on
-    the track as-shipped too, for what same math costs beside it; these runs have no row in the table. ``progress`` gets
+    the track as-shipped too, and by Keras's own fit where that uses as many devices, for what same math costs beside
+    them; these runs have no row in the table. ``progress`` gets
     what each run says while it goes on. Raises UsageError or MissingEnvironment before anything starts, NotComparable
     when runs turn out to differ.
     """
@@ -306,15 +307,21 @@ def _in_words(cell: Cell, asked: Asked) -> str:
 
 def _train(asked: Asked, cell: Cell, out: Path, *, first: bool, **arguments: Any) -> runs.Run:
     """Make one run and read it back, failed or not; raises what would be wrong with every other run too."""
+    fields = {
+        "backend": cell.backend, "strategy": cell.strategy, "devices": cell.devices, "batch_size": cell.batch_size,
+        "settings": asked.settings, "epochs": asked.epochs, "max_steps": asked.max_steps, "seed": asked.seed,
+        "python": asked.python, "device_kind": asked.device_kind, "precision": asked.precision,
+        "deterministic": asked.deterministic, "out": str(out), **arguments,
+    }  # fmt: skip
     try:
-        training.train(
-            asked.recipe, backend=cell.backend, strategy=cell.strategy, devices=cell.devices,
-            batch_size=cell.batch_size, track=cell.track, settings=asked.settings, epochs=asked.epochs,
-            max_steps=asked.max_steps, seed=asked.seed, python=asked.python, device_kind=asked.device_kind,
-            loss_gather=asked.loss_gather, workers=asked.workers, precision=asked.precision,
-            randomness=asked.randomness if cell.track == "same-math" else "native",
-            deterministic=asked.deterministic, checkpoint_every="never", out=str(out), **arguments,
-        )  # fmt: skip
+        if cell.track == KERAS_FIT:
+            training.fit(asked.recipe, **fields)
+        else:
+            training.train(
+                asked.recipe, track=cell.track, loss_gather=asked.loss_gather, workers=asked.workers,
+                randomness=asked.randomness if cell.track == "same-math" else "native", checkpoint_every="never",
+                **fields,
+            )  # fmt: skip
     except Interrupted:
         raise
     except KmgpuError as error:
@@ -328,8 +335,8 @@ def _train(asked: Asked, cell: Cell, out: Path, *, first: bool, **arguments: Any
 
 
 def _report(study: Path, scaling: str, made: Sequence[runs.Run], proof: Proof, priced: bool = False) -> CompareResult:
+    done = [run for run in made if not priced or run.job.track == "same-math"]
     shipped = [run for run in made if priced and run.job.track == "as-shipped"]
-    done = [run for run in made if run not in shipped]
     try:
         for track in (done, shipped):
             comparable.check([run for run in track if run.ok], scaling)
@@ -344,7 +351,7 @@ def _report(study: Path, scaling: str, made: Sequence[runs.Run], proof: Proof, p
         f"{backend} on {devices}: {why}, so it is given no speed-up, and its speed says nothing beside the others'"
         for (backend, devices), why in proof.unproved.items()
     ]
-    prices = tuple(pricing.prices(done, shipped)) if priced else ()
+    prices = tuple(pricing.prices(made)) if priced else ()
     result = CompareResult(study, scaling, tuple(done), tuple(rows), tuple(heading), tuple(remarks), proof, prices)
     record = {**tables.to_json(done, scaling, heading, rows, remarks), "parity": proof.to_json()}
     priced_json = {"price": [found.to_json() for found in prices]} if priced else {}

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from kmgpu import backends as table
 
+KERAS_FIT = "keras-fit"  # a track that only studies have: Keras's own fit, timed
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -44,6 +46,7 @@ def grid(
             for batch in [batch_size * count if scaling == "weak" and batch_size is not None else batch_size]
             for backend in backends
             for track in tracks
+            if track != KERAS_FIT or count == 1 or table.find(backend).fits_on_several
         ]
         first = repeat // 2 % len(once)
         once = once[first:] + once[:first]

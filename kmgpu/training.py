@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import sys
@@ -160,7 +161,8 @@ def fit(
     **wishes: Any,
 ) -> None:
     """Train a recipe with Keras's own fit, to time it; ``wishes`` as ``train`` has them. Raises as ``train``."""
-    job = make_job(recipe, mode="fit", track="as-shipped", **wishes)
+    given = {name: value for name, value in wishes.items() if value is not None}
+    job = dataclasses.replace(make_job(recipe, **given), mode="fit", track="keras-fit")
     row = backends.find(job.backend, job.strategy)
     if job.devices > 1 and not row.fits_on_several:
         raise UsageError(f"Keras's fit on {job.backend} uses one device, and --devices is {job.devices}")

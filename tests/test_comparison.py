@@ -72,6 +72,7 @@ class FakeTrain:
 def train(monkeypatch):
     fake = FakeTrain()
     monkeypatch.setattr(training, "train", fake)
+    monkeypatch.setattr(training, "fit", lambda recipe, **fields: fake(recipe, track="keras-fit", **fields))
     return fake
 
 
@@ -141,21 +142,27 @@ def test_what_a_run_says_while_it_goes_on_is_progress_and_no_line_of_the_study(t
     assert progress == ["epoch 1/3", "", "epoch 1/3", ""] and "epoch 1/3" not in lines
 
 
-def test_the_price_of_same_math_is_taken_beside_runs_as_shipped_that_have_no_row(train, recipe):
+def test_the_price_of_same_math_is_taken_beside_runs_that_have_no_row(train, recipe):
     train.failures["jax-data_parallel-2-as-shipped-r0"] = RunFailed("takes no batch of 29 rows on 2 devices\nmore")
     result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1, 2], price=True)
-    assert names(train)[:4] == [
-        "torch-ddp-1-r0", "torch-ddp-1-as-shipped-r0", "jax-data_parallel-1-r0", "jax-data_parallel-1-as-shipped-r0",
+    assert names(train) == [
+        "torch-ddp-1-r0", "torch-ddp-1-as-shipped-r0", "torch-ddp-1-keras-fit-r0",
+        "jax-data_parallel-1-r0", "jax-data_parallel-1-as-shipped-r0", "jax-data_parallel-1-keras-fit-r0",
+        "torch-ddp-2-r0", "torch-ddp-2-as-shipped-r0",  # Keras's fit on torch uses one device
+        "jax-data_parallel-2-r0", "jax-data_parallel-2-as-shipped-r0", "jax-data_parallel-2-keras-fit-r0",
     ]  # fmt: skip
-    assert [call["track"] for call in train.calls] == ["same-math", "as-shipped"] * 4
-    assert result.ok and len(result.rows) == 4 and not any("as-shipped" in run.name for run in result.runs)
-    assert [(price.backend, price.devices, price.ratio) for price in result.prices] == [
-        ("torch", 1, 1.0), ("torch", 2, 1.0), ("jax", 1, 1.0), ("jax", 2, None),
+    assert result.ok and len(result.rows) == 4 and {run.job.track for run in result.runs} == {"same-math"}
+    assert [(price.beside, price.backend, price.devices, price.ratio) for price in result.prices] == [
+        ("as-shipped", "torch", 1, 1.0), ("as-shipped", "torch", 2, 1.0), ("as-shipped", "jax", 1, 1.0),
+        ("as-shipped", "jax", 2, None), ("keras-fit", "torch", 1, 0.5), ("keras-fit", "jax", 1, 0.5),
+        ("keras-fit", "jax", 2, 0.5),
     ]  # fmt: skip
     text = (result.path / "comparison.md").read_text()
     assert "| torch | 2 |" in text.partition("What same math costs")[2] and "1.00 times" in text
-    assert text.endswith("- jax on 2 as shipped: takes no batch of 29 rows on 2 devices\n")
-    assert json.loads((result.path / "comparison.json").read_text())["price"][0]["ratio"] == 1.0
+    assert "- jax on 2, as-shipped: takes no batch of 29 rows on 2 devices\n" in text
+    assert "| torch | 1 |" in text.partition("Keras's own fit")[2] and "0.50 times" in text
+    record = json.loads((result.path / "comparison.json").read_text())["price"][0]
+    assert (record["beside"], record["ratio"]) == ("as-shipped", 1.0)
 
 
 def test_there_is_no_price_unless_it_is_asked_for_nor_of_another_track(train, recipe):

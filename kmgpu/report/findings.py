@@ -159,10 +159,7 @@ def _study(study: Study) -> StudyFound:
         _table(table, study, traces, agreed, why, out, pairs)
         for table, agreed, why, out, pairs in zip(found, checked, reasons, excluded, compared, strict=True)
     )
-    same, shipped = (
-        [run for run in study.runs if run.job.track == track] for track in ("same-math", "as-shipped")
-    )  # fmt: skip
-    prices = tuple(price.prices(same, shipped)) if same and shipped else ()
+    prices = tuple(price.prices([*study.runs, *study.fitted]))
     ground = rules.Ground(study, found, traces, made)
     recipes = list(dict.fromkeys(run.job.recipe_name for run in study.runs)) or [_recipe(study)]
     problems = [*study.problems, *(known.problem for known in traces.values() if known.problem)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kmgpu.records import dumps
-from kmgpu.report import figures, ratios, verdicts
+from kmgpu.report import figures, price, ratios, verdicts
 from kmgpu.report.findings import Findings, StudyFound, TableFound
 
 FEW = 4  # remarks on runs that are told one by one
@@ -25,6 +25,7 @@ def render(found: Findings, records: str) -> str:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= {"ms": ms, "number": number, "mib": mib, "percent": percent, "interval": interval}
+    environment.filters["besides"] = price.groups
     return environment.get_template("report.html").render(
         found=found,
         title=title(found),

@@ -35,6 +35,7 @@ class Study:
     proof: Proof
     check: ParityResult | None
     problems: tuple[str, ...]  # what could not be read, a sentence each
+    fitted: tuple[Run, ...] = ()  # by Keras's own fit, for their time alone
 
     @property
     def scaling(self) -> str:
@@ -135,7 +136,9 @@ def _study(path: Path) -> Study:
     known.sort(key=lambda run: (run.outcome.get("launched_time") or 0.0, run.name))
     proof, check = backing.of_study(path)
     problems = [sentence.replace(f"{path}/", "") for sentence in sentences]
-    return Study(path.name, path, asked, tuple(known), proof, check, (*problems, *empty))
+    fitted = tuple(run for run in known if run.job.mode == "fit")
+    trained = tuple(run for run in known if run not in fitted)
+    return Study(path.name, path, asked, trained, proof, check, (*problems, *empty), fitted)
 
 
 def tables(study: Study) -> list[Table]:

@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kmgpu import backends
 from kmgpu.backends.adapter import Place
 from kmgpu.data import source, trees
@@ -50,15 +48,17 @@ def fit(rundir: RunDir) -> None:
     rows = len(next(array for _, array in trees.leaves(x, "x")))
     epochs, rows = _length(job, recipe, rows, batch_size)
     steps = -(-rows // batch_size)
-    events.write(
-        "start", backend=job.backend, framework=framework, keras=keras.__version__,
-        precision={"dtype": keras.config.dtype_policy().name}, strategy=row.name, track="keras-fit", randomness="native", seed=job.seed,
-        device_kind=job.device_kind, devices=[f"{job.device_kind}:{index}" for index in range(job.devices)],
-        processes=1, batch_size=batch_size, per_device_batch=shares(batch_size, job.devices), rows=rows,
-        validation_rows=0, steps_per_epoch=steps, epochs=epochs, initial_weights=initial,
-        parameters=model.count_params(), learning_rate=float(keras.ops.convert_to_numpy(model.optimizer.learning_rate)),
-        threads_per_process=place.threads, compiled=bool(model.jit_compile) and "jit", **recipe.policies,
-    )  # fmt: skip
+    facts = {
+        "backend": job.backend, "framework": framework, "keras": keras.__version__, "strategy": "Keras fit",
+        "track": job.track, "randomness": "native", "seed": job.seed, "device_kind": job.device_kind,
+        "devices": [f"{job.device_kind}:{index}" for index in range(job.devices)], "processes": 1,
+        "batch_size": batch_size, "per_device_batch": shares(batch_size, job.devices), "rows": rows,
+        "validation_rows": 0, "steps_per_epoch": steps, "epochs": epochs, "initial_weights": initial,
+        "parameters": model.count_params(), "threads_per_process": place.threads,
+        "learning_rate": float(keras.ops.convert_to_numpy(model.optimizer.learning_rate)),
+        "precision": {"dtype": keras.config.dtype_policy().name}, "compiled": bool(model.jit_compile) and "jit",
+    }  # fmt: skip
+    events.write("start", **facts, **recipe.policies)
     began = [0.0]
 
     def ended(epoch: int, logs: dict[str, Any]) -> None:
@@ -73,9 +73,9 @@ def fit(rundir: RunDir) -> None:
     timer = keras.callbacks.LambdaCallback(
         on_epoch_begin=lambda epoch, logs: began.__setitem__(0, time.perf_counter()), on_epoch_end=ended
     )
-    some = [None if part is None else trees.transform(lambda array: array[:rows], part) for part in (x, y, sample_weight)]
+    x, y, sample_weight = trees.transform(lambda array: array[:rows], (x, y, sample_weight))
     model.fit(
-        some[0], some[1], sample_weight=some[2], batch_size=batch_size, epochs=epochs, shuffle=recipe.shuffle,
+        x, y, sample_weight=sample_weight, batch_size=batch_size, epochs=epochs, shuffle=recipe.shuffle,
         class_weight=recipe.class_weight, callbacks=[timer], verbose=0,
     )  # fmt: skip
     final = weights.digest(keras.ops.convert_to_numpy(variable) for variable in model.weights)
@@ -95,8 +95,8 @@ def _arrays(recipe: Recipe) -> tuple[Any, Any, Any]:
     data = recipe.train() if source.is_function(recipe.train) else recipe.train
     if not source.is_arrays(data):
         raise UsageError(f"the recipe's data are a {type(data).__name__}, and Keras's fit is timed with arrays")
-    arrays = source.Arrays.of(data, "train")
-    return arrays.fields
+    x, y, sample_weight = source.Arrays.of(data, "train").fields
+    return x, y, sample_weight
 
 
 def _place(model: Any, job: Job, keras: Any) -> str:

@@ -48,5 +48,5 @@ __all__ = [
     "ignored_by_steps", "import_keras", "layer_outputs", "learning_rate", "load_random_state", "load_state",
     "local_loss", "make_plan", "metric_results", "model_facts", "names", "of_device", "overridden", "parts",
     "portable", "precision_facts", "predict", "random_state", "restored", "set_precision", "set_randomness", "state",
-    "to_numpy", "unshared", "use", "watched_layers", "without_randomness",
+    "stock_keras", "to_numpy", "unshared", "use", "watched_layers", "without_randomness",
 ]  # fmt: skip
