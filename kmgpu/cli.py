@@ -405,7 +405,7 @@ def study(
     """
     from rich.console import Console
 
-    from kmgpu import comparison, studyfile
+    from kmgpu import comparison, reporting, studyfile
 
     console = Console(highlight=False)
     with _one_line(console) as progress:
@@ -420,6 +420,7 @@ def study(
             made = studyfile.go_on(folder, **listening, made=lambda part: _print_part(console, part))
             results = [part.result for part in made if part.result is not None]
             failed = len(results) < len(made)
+            console.print(f"A report over all of them is in {reporting.report([folder]).paths[0]}", soft_wrap=True)
     _check_proved(results)
     return 0 if not failed and all(result.ok for result in results) else 1
 

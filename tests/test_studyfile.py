@@ -8,7 +8,7 @@ from pathlib import Path
 import fake_runs
 import pytest
 
-from kmgpu import environment, proof, studyfile, training
+from kmgpu import cli, environment, proof, studyfile, training
 from kmgpu.errors import Interrupted, RunFailed, UsageError
 
 
@@ -162,3 +162,15 @@ def test_a_file_that_cannot_be_read_and_a_directory_that_is_no_study_are_named(f
         studyfile.go_on(folder / "s")
     with pytest.raises(UsageError, match="not an empty directory"):
         studyfile.create(write('recipe = "one.py"'), folder / "s")
+
+
+def test_the_command_makes_a_study_and_a_report_over_it_and_goes_on_with_it(trained, capsys):
+    file = write('recipe = ["one.py", "two.py"]\nbackends = ["torch", "jax"]\ndevices = [1]\nrepeats = 2')
+    assert cli.run(["study", str(file), "--out", "s"]) == 0
+    out = capsys.readouterr().out
+    assert "comparison 2 of 2: two" in out and "A report over all of them is in s/report.html" in out
+    page = Path("s/report.html").read_text()
+    assert "one" in page and "two" in page and len(trained) == 8
+    assert cli.run(["study", "s", "--quiet"]) == 0 and len(trained) == 8
+    assert cli.run(["study", "s/two"]) == 0 and len(trained) == 8
+    assert cli.run(["report", "--check", "s/report.html"]) == 0
