@@ -238,6 +238,7 @@ def test_studies_of_unlike_machines_are_never_ranked_against_each_other(tmp_path
     written = reporting.report([here, tmp_path / "there.html"], tmp_path / "both.html")
     assert [study.name for study in written.found.studies] == ["here", "there"]
     assert "unlike devices" in written.found.relation[0]
+    assert "All at a glance" in words((tmp_path / "both.html").read_text())
     machines = [table.machine for study in written.found.studies for table in study.tables]
     assert machines == ["virtual CPU devices on 2 cores (Test CPU)", "GPUs (NVIDIA Test, driver 580.1)"]
     assert reporting.check(tmp_path / "both.html") == []

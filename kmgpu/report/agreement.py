@@ -63,7 +63,7 @@ def _against(
     reached = f"from that of {home[0]} on {home[2]}"
     if not mean <= FAR:
         doubt = f"its losses part by {mean:.0%} {reached} in the first {len(early)} steps: it computes something else"
-    elif draws_alike and not apart[0] <= FIRST[precision]:
+    elif draws_alike and not apart[0] <= FIRST.get(precision, FAR):
         doubt = f"its first loss parts by {apart[0]:.1e} {reached}, with equal weights and samples: not rounding"
     return Agreement(*key, apart[0], max(apart[:EARLY]), mean, final, doubt)
 

@@ -181,7 +181,7 @@ def _agreement(table: Table, traces: dict[Any, Trace]) -> list[Agreement]:
 
 def _unranked(table: Table, study: Study) -> str:
     """Return why nobody in a table is ranked; empty if they are."""
-    if len({run.job.backend for run in table.runs}) < 2:
+    if len({(run.job.backend, run.job.strategy) for run in table.runs}) < 2:
         return "there is one backend"
     if table.problem:
         return table.problem

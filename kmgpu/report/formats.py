@@ -53,6 +53,14 @@ def markdown(found: Findings) -> str:
         lines += ["# What could not be read", "", *_list(found.problems)]
     if found.relation:
         lines += [f"# {len(found.studies)} studies", "", *_list(found.relation)]
+        lines += _grid(
+            ("recipe", "backend", "devices", "global batch", "samples per s", "speed-up", "machine", "study"),
+            [
+                (table.recipe, row.backend, row.devices, row.batch_size, page.number(row.samples_per_second),
+                 "not backed" if row.speedup is None else f"{row.speedup:.2f}", table.machine, study.name)
+                for study, table in page.tables_of(found) for row in table.rows
+            ],
+        )  # fmt: skip
     for study in found.studies:
         lines += _study(study)
     return "\n".join(lines).rstrip() + "\n"

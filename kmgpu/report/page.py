@@ -38,6 +38,7 @@ def render(found: Findings, records: str) -> str:
         records=Markup(records),
         counts=counts,
         doubts=doubts,
+        tables_of=tables_of,
         tie=ratios.TIE,
         tolerance=verdicts.TOLERANCE["float32"],
     )
