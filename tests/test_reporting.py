@@ -470,6 +470,19 @@ def test_a_run_that_began_before_the_one_before_it_was_over_is_told(tmp_path):
     assert kept.status == "not met" and "began before jax-data_parallel-1-r0 was over" in kept.how
 
 
+def test_a_machine_that_was_busy_is_no_machine_of_ones_own(tmp_path):
+    study, text = reported(fake(tmp_path / "s" / "study", environment={"load_average": [5.6, 3.0, 1.0]}))
+    (kept,) = [kept for kept in study.rules if kept.number == 13]
+    assert kept.status == "not met" and "load 5.6" in kept.how and "measure again" in words(text)
+
+
+def test_what_was_not_equal_is_not_said_to_have_been(tmp_path):
+    study, text = reported(fake(tmp_path / "s" / "study", end={("jax", 1): {"initial_weights": "00" * 32}}))
+    (table,) = study.tables
+    assert "initial weights" in table.unranked and not any("Held equal" in said for said in table.heading)
+    assert "fastest" not in words(text)
+
+
 # --- flags.py
 
 

@@ -223,7 +223,7 @@ def _table(
         machine=table.conditions["devices"],
         track=table.conditions["track"],
         scaling=heading[0],
-        heading=tuple(heading[1:]),
+        heading=tuple(said for said in heading[1:] if not (table.problem and said.startswith("Held equal"))),
         unranked=unranked,
         ranking=tuple(ranking.sentences(pairs)),
         scaling_said=tuple(_scaling_said(scaled, rows)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kmgpu.errors import counted
-from kmgpu.report import flags, ratios, statistics
+from kmgpu.report import flags, ratios, statistics, tables
 from kmgpu.report.machines import device_kind
 from kmgpu.report.runs import Run
 from kmgpu.report.studies import Study, Table
@@ -93,6 +93,8 @@ def _parity(ground: Ground) -> Answer:
 
 def _noise_floor(ground: Ground) -> Answer:
     if ground.study.check is None:
+        if ground.study.proof.ok is None:
+            return NOT_MET, "nobody has checked the mathematics of this study"
         return NOT_MET, "the noise floor of a check made before is not in the records"
     return ENFORCED, "the reference is compared with itself, inputs off by one rounding; parity.md has both"
 
@@ -150,6 +152,10 @@ def _alone(ground: Ground) -> Answer:
     pairs = flags.overlapping(ground.study.runs)
     if pairs:
         return NOT_MET, f"{pairs[0][1].name} began before {pairs[0][0].name} was over"
+    first = min(ground.study.runs, key=lambda run: run.outcome.get("launched_time") or 0.0)
+    load = tables.busy(first)
+    if load is not None:
+        return NOT_MET, f"the machine was busy with something else before the first run (load {load:.1f})"
     threads = ground.words("CPU threads, all processes")
     if "differs" in threads:
         return RECORDED, "one framework in a process, one run at a time; the threads that frameworks took differ"

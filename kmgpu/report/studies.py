@@ -78,6 +78,8 @@ def load(paths: Iterable[Path]) -> tuple[list[Study], list[str]]:
         known, sentences = _read(names.values())
         said += sentences
         trained = tuple(run for run in known if run.job.mode == "train")
+        if known and not trained:
+            said.append(f"{loose[0].parent} holds runs, and none of them trained")
         if trained:
             found.append(Study(LOOSE, loose[0].parent, {}, trained, backing.skipped("these are single runs"), None, ()))
     return found, said

@@ -46,9 +46,10 @@ def remarks(runs: Sequence[Run], rows: Sequence[Row]) -> list[str]:
     """Return the sentences below the table: failures with their reasons, and numbers not to be believed."""
     failed = [run for run in runs if not run.ok]
     said = [f"{run.name} {run.status}: {(run.reason or 'nobody knows why').splitlines()[0]}" for run in failed]
-    load, cores = runs[0].environment.get("load_average"), runs[0].environment.get("cores")
-    if load and cores and load[0] > BUSY * cores:  # of later runs the load is partly our own
-        said.append(f"the machine was busy before the first run (load {load[0]:.1f} on {cores} cores): measure again")
+    load = busy(runs[0])  # of later runs the load is partly our own
+    if load is not None:
+        cores = runs[0].environment["cores"]
+        said.append(f"the machine was busy before the first run (load {load:.1f} on {cores} cores): measure again")
     for run in runs:
         part = stall(run)
         if part is not None and part > flags.WAITING:
@@ -64,6 +65,12 @@ def remarks(runs: Sequence[Run], rows: Sequence[Row]) -> list[str]:
         if row.runs and row.step_seconds is None:
             said.append(f"{row.backend} on {row.devices}: every window held a compilation; train for more epochs")
     return [*said, *noise(runs)]
+
+
+def busy(run: Run) -> float | None:
+    """Return the load of the machine before a run, if that is too much for times to be trusted; else None."""
+    load, cores = run.environment.get("load_average"), run.environment.get("cores")
+    return load[0] if load and cores and load[0] > BUSY * cores else None
 
 
 def noise(runs: Sequence[Run]) -> list[str]:
