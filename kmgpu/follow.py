@@ -133,7 +133,7 @@ class Lines:
             self._held[kind] = record
             return
         if kind in ("end", "outcome"):
-            for held in list(self._held.values()):  # they turned out to be the last ones
+            for held in sorted(self._held.values(), key=lambda record: record["time"]):  # the last ones, as it is now
                 self._tell(held)
         self._tell(record)
 
@@ -158,11 +158,13 @@ class Rate:
 
     def __init__(self) -> None:
         self.epochs = 0
+        self.windows = 0
         self._samples, self._seconds = 0, 0.0
 
     def add(self, event: dict[str, Any]) -> None:
         if event["event"] == "start":
             self.epochs = event["epochs"]
+        self.windows += event["event"] == "window"
         if event["event"] == "window" and not event["compiling"]:
             self._samples += event["samples"]
             self._seconds += event["seconds"]
@@ -185,7 +187,7 @@ def lines(event: dict[str, Any], rate: Rate) -> list[str]:
         return [f"note: {complaint(event)}"]
     if kind == "checkpoint":
         return [f"checkpoint {event['checkpoint']}"]
-    if kind == "window" and event["step"] == 0:
+    if kind == "window" and rate.windows == 1:  # also of a run that goes on at another step
         return [f"first step done, {event['seconds']:.1f} s with its compilation"]
     if kind == "epoch":
         speed = rate.take()

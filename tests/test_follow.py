@@ -55,8 +55,9 @@ def test_checkpoints_have_a_line_a_minute_and_the_last_one_has_one_at_the_end():
     for step, time in ((1, 100.0), (2, 101.0), (3, 159.0), (4, 160.0), (5, 161.0)):
         tell({"event": "checkpoint", "checkpoint": f"step-{step:08d}", "time": time})
     assert lines == ["checkpoint step-00000001", "checkpoint step-00000004"]
+    tell({"event": "epoch", "epoch": 6, "time": 160.5, "seconds": 1.0, "metrics": {"loss": 0.5}})
     tell({"event": "outcome", "time": 162.0})
-    assert lines[2:] == ["checkpoint step-00000005"]
+    assert lines[2:] == ["epoch 7/0  loss 0.5000  1.0 s", "checkpoint step-00000005"]
 
 
 def test_a_sink_that_fails_is_left_out_and_the_others_go_on(rundir):
