@@ -32,7 +32,7 @@ from kmgpu.rundir import RunDir
 from kmgpu.worker import checkpoint
 
 RECIPE, UNITS = "digits_mlp", 6_000  # 450,000 weights, 5 MB a checkpoint, 23 steps an epoch
-EPOCHS_PER_KILL = 3  # so that the run is longer than what killed runs can have done
+EPOCHS_PER_KILL = 2  # so that the run is longer than what killed runs can have done
 COMMAND = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r}); "
 COMMAND += "from kmgpu.cli import main; main()"
 STARTING, TRAINING = 3.0, 1.2  # seconds within which a kill comes, from the launch or from the first new checkpoint
