@@ -24,6 +24,8 @@ for kind in ("early", "schedule", "files", "ema", "assigns", "stops", "stops in 
 for name, epochs in {"backup": 2, "from the backup": 4}.items():
     given = {"kind": "backup", "folder": "FOLDER/.."}
     cells.add(f"callbacks: {name}", "with_callbacks", (2,), settings=given, epochs=epochs)
+given = {"kind": "stops in process 1", "folder": "FOLDER"}
+cells.add("callbacks: stops in process 1", "with_callbacks", (2,), backends=("torch",), settings=given)
 EVALUATING = (("torch", 2), ("tensorflow", 1), ("jax", 2))  # several TensorFlow devices refuse it
 for backend, devices in EVALUATING:
     cells.add(
@@ -189,6 +191,11 @@ def test_a_stop_between_epochs_or_in_a_batch_is_the_end_for_all(ran, backend, de
     run = ran(backend, "callbacks: stops in a batch", devices)
     assert run.losses == none.losses[:1] and len(run.history) == 1
     assert "LambdaCallback ended the training after 1 steps, in epoch 1 of 4" in run.outcome["notes"]
+
+
+def test_k14_what_another_process_than_the_first_would_decide_stops_nobody(ran):
+    run, none = ran("torch", "callbacks: stops in process 1", 2), ran("torch", "callbacks: none", 2)
+    assert run.losses == none.losses and run.outcome["hashes"] == none.outcome["hashes"]
 
 
 @on_two

@@ -5,6 +5,7 @@ Inputs are ones and targets 0..7, in batches of four: the loss of a batch is the
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import keras
@@ -129,6 +130,7 @@ def recipe(*, kind="told", folder=".", epochs=4, momentum=0.5, learning_rate=0.0
         "freezes": lambda: [Freezes()],
         "assigns": lambda: [Assigns()],
         "stops": lambda: [Stops()],
+        "stops in process 1": lambda: [Stops()] if sys.modules["torch"].distributed.get_rank() == 1 else [],
         "stops in a batch": lambda: [
             C.LambdaCallback(on_train_batch_end=lambda batch, logs: setattr(model, "stop_training", batch == 0))
         ],
