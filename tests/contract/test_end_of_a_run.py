@@ -266,7 +266,7 @@ def test_a_loss_that_is_not_a_number_ends_a_run_with_step_sample_and_variable(tm
     assert "the loss is nan in step 1: y of sample 5 is not finite; the first variable" in answer.stderr
     assert "dense/kernel" in answer.stderr and len(answer.stderr.splitlines()) == 1
     (kept,) = checkpoints.listed(tmp_path / "run")  # that of the step before
-    assert f"; the last good checkpoint is {kept.relative_to(tmp_path)}; " in answer.stderr
+    assert f"; the last good checkpoint is {kept}; " in answer.stderr
     assert checkpoints.read(kept).position["updates"] == 1
     outcome = RunDir(tmp_path / "run").outcome()
     assert (outcome["status"], outcome["epochs"], outcome["steps"]) == ("failed", 0, 2)

@@ -73,7 +73,7 @@ def _does(callback: Any, hook: str) -> bool:
     alias = hook.replace("_train_batch_", "_batch_")  # the default hook of a training batch calls on_batch_begin or end
     if all(getattr(getattr(callback, name), "_is_default", False) for name in {hook, alias}):
         return False
-    if "_batch_" in hook and type(callback) is kept.ModelCheckpoint:
+    if "_batch_" in hook and type(callback) in (kept.ModelCheckpoint, kept.BackupAndRestore):
         return callback.save_freq != "epoch"
     if "_batch_" in hook and type(callback) is kept.TensorBoard:
         return callback.update_freq != "epoch" or callback.write_steps_per_second or callback._should_trace
