@@ -217,7 +217,8 @@ def test_a_backup_is_made_and_a_run_begins_at_its_epoch(ran, backend, devices):
     run, none = ran(backend, "callbacks: from the backup", devices), ran(backend, "callbacks: none", devices)
     assert run.losses == none.losses[4:] and run.history == none.history[2:]
     assert run.outcome["hashes"]["final_weights"] == none.outcome["hashes"]["final_weights"]
-    assert run.outcome["notes"] == ["a callback has restored a backup: training begins at epoch 3"]
+    assert "a callback has restored a backup: training begins at epoch 3" in run.outcome["notes"]
+    assert not any("each batch" in note for note in run.outcome["notes"])
 
 
 @on_two
