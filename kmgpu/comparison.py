@@ -25,8 +25,9 @@ from kmgpu import study as studies
 from kmgpu.errors import Interrupted, KmgpuError, NotComparable, UsageError, nearest
 from kmgpu.grid import KERAS_FIT, Cell, grid
 from kmgpu.proof import Proof
-from kmgpu.report import comparable, ranking, runs, statistics, tables
+from kmgpu.report import comparable, runs, statistics, tables
 from kmgpu.report import price as pricing
+from kmgpu.report.findings import TableFound
 from kmgpu.report.price import Price
 from kmgpu.rundir import RunDir, write_json
 
@@ -343,13 +344,17 @@ def _report(study: Path, scaling: str, made: Sequence[runs.Run], proof: Proof, p
     except NotComparable as error:
         reporting.report([study])
         raise NotComparable(f"{error}; the runs are kept in {study}") from None
-    rows = statistics.without_speedup(statistics.rows(done), proof.unproved)
+    found = _found(study, done[0].job.track)
+    doubts = {(each.backend, each.devices): each.doubt for each in found.agreement if each.doubt}
+    unproved = {**proof.unproved, **doubts}
+    rows = statistics.without_speedup(statistics.rows(done), unproved)
     heading, remarks = tables.heading(done, scaling), tables.remarks(done, rows)
     heading.insert(1, proof.sentence)
-    heading += _ranking(done, proof)
+    if len({run.job.backend for run in done}) > 1:
+        heading += found.ranking or [f"Not ranked: {found.unranked or 'parity backs no two backends'}."]
     remarks += [
         f"{backend} on {devices}: {why}, so it is given no speed-up, and its speed says nothing beside the others'"
-        for (backend, devices), why in proof.unproved.items()
+        for (backend, devices), why in unproved.items()
     ]
     prices = tuple(pricing.prices(made)) if priced else ()
     result = CompareResult(study, scaling, tuple(done), tuple(rows), tuple(heading), tuple(remarks), proof, prices)
@@ -357,7 +362,6 @@ def _report(study: Path, scaling: str, made: Sequence[runs.Run], proof: Proof, p
     priced_json = {"price": [found.to_json() for found in prices]} if priced else {}
     write_json(study / "comparison.json", record | priced_json)
     (study / "comparison.md").write_text(result.markdown(), encoding="utf-8")
-    reporting.report([study])
     return result
 
 
@@ -365,14 +369,10 @@ def _digest(recipe: Path) -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in proofs.sources(recipe))).hexdigest()
 
 
-def _ranking(done: Sequence[runs.Run], proof: Proof) -> list[str]:
-    """Return who is faster, in words; nobody is, where the mathematics are not proved to be the same."""
-    if len({run.job.backend for run in done}) < 2:
-        return []
-    if proof.ok is None:
-        return ["Not ranked, for nobody has checked whether these runs do the same mathematics."]
-    (found,) = ranking.compare([done], proof.unproved)
-    return ranking.sentences(found)
+def _found(study: Path, track: str) -> TableFound:
+    """Write the report of a study, and return what it finds of a track: the table says the same."""
+    (read,) = reporting.report([study]).found.studies
+    return next(table for table in read.tables if table.track == track)
 
 
 def _check_scaling(scaling: str) -> None:

@@ -227,6 +227,25 @@ def test_a_study_without_a_proof_says_so(train, recipe, prove):
     assert json.loads((result.path / "study.json").read_text())["parity"] is False
 
 
+def test_the_table_and_the_report_rank_alike_and_not_whose_losses_are_of_another_size(train, recipe, monkeypatch):
+    result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1], repeats=2, out="equal")
+    assert any(said.startswith("On 1 device jax") for said in result.heading)
+    report = Path("equal/report.html").read_text()
+    assert all(said in report for said in result.heading if said.startswith("On 1 device"))
+
+    def doubled(*arguments, out, backend, **named):
+        train(*arguments, out=out, backend=backend, **named)
+        if backend == "jax":
+            events = Path(out) / "events.jsonl"
+            events.write_text(events.read_text().replace('"losses": [1.0', '"losses": [2.0').replace("1.0,", "2.0,"))
+
+    monkeypatch.setattr(training, "train", doubled)
+    result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1], repeats=2, out="doubled")
+    assert not any("On 1 device" in said for said in result.heading)
+    assert any("its losses part by 100%" in said for said in result.remarks)
+    assert {row.backend: row.speedup is None for row in result.rows} == {"torch": False, "jax": True}
+
+
 def test_cells_whose_maths_differ_are_shown_without_a_speed_up(train, recipe, prove):
     prove.answer = proof.Proof(False, "NOT THE SAME MATHEMATICS: jax on 2 devices.", {("jax", 2): "it parts"}, True)
     result = comparison.compare(recipe, backends=["torch", "jax"], devices=[1, 2])
