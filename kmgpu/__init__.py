@@ -7,7 +7,7 @@ from typing import Any
 from kmgpu.recipe import Recipe
 
 __version__ = "0.1.0"
-__all__ = ["Recipe", "compare", "evaluate", "export", "parity", "predict", "train"]
+__all__ = ["Recipe", "compare", "evaluate", "export", "parity", "predict", "random", "train"]
 
 # A recipe file must not load the orchestrator.
 _LAZY = {
@@ -17,8 +17,10 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
+    import importlib
 
+    if name == "random":
+        return importlib.import_module("kmgpu.random")
+    if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'kmgpu' has no attribute {name!r}")

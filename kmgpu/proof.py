@@ -75,14 +75,14 @@ def keys(
     recipe: Path, reference: str, cells: Sequence[tuple[str, int]], *, python: Mapping[str, str], **asked: Any
 ) -> list[str]:
     """Return for each cell a hash of all that its proof rests on: source texts, settings, versions, machine."""
-    machine = environment.machine()
+    machine, package = environment.machine(), Path(__file__).parent
     backends = dict.fromkeys([reference, *(backend for backend, _ in cells)])
     interpreters = {backend: environment.interpreter(backend, python) for backend in backends}
     versions = {backend: [path, environment.versions(backend, path)] for backend, path in interpreters.items()}
     ground = {
         "asked": [asked, STEPS, DTYPE],
         "recipe": [_digest(path) for path in sources(recipe)],
-        "kmgpu": [_digest(path) for path in sorted(Path(__file__).parent.rglob("*.py"))],
+        "kmgpu": [_digest(path) for path in sorted([*package.rglob("*.py"), *package.rglob("*.c")])],
         "machine": {name: machine[name] for name in ("os", "kernel", "cpu", "gpus", "gpu_driver", "variables")},
     }
     return [

@@ -27,7 +27,7 @@ TABLE = {"kmgpu.backends", "kmgpu.backends.adapter"}
 ADAPTERS = {strategy.adapter: strategy.module for strategy in STRATEGIES}
 COMMON = {"kmgpu.backends.common"}
 PARTS = {  # the files of each adapter beside its own
-    "torch": {"kmgpu.backends.torch_devices", "kmgpu.backends.torch_random"},
+    "torch": {"kmgpu.backends.torch_devices", "kmgpu.backends.torch_random", "kmgpu.backends.torch_threefry"},
     "tensorflow": {"kmgpu.backends.tf_devices", "kmgpu.backends.tf_programs", "kmgpu.backends.tf_random"},
     "jax": {"kmgpu.backends.jax_devices", "kmgpu.backends.jax_programs", "kmgpu.backends.jax_random"},
 }
@@ -57,6 +57,7 @@ GROUPS = [
     Group("words", WORDS, WORDS, set()),
     Group("public", {"kmgpu"}, RECIPE, set()),
     Group("recipe", {"kmgpu.recipe"}, WORDS | DATA, set()),
+    Group("random", {"kmgpu.random"}, WORDS | TABLE, {"keras"}),
     Group("data", DATA, WORDS | DATA, {"numpy"}),
     Group("table", TABLE, WORDS | DATA | RECIPE, {"numpy"}),
     Group("common", COMMON, WORDS | DATA | RECIPE | TABLE | COMMON | REPLACEMENTS, {"numpy", "keras"}),

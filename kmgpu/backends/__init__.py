@@ -16,6 +16,7 @@ class Strategy:
     adapter: str  # module with `start(place)` and `Adapter(place, devices)`
     stock: str  # module with `stock(place)`: Keras as shipped, and the context in which its fit uses the devices
     fits_on_several: bool  # whether Keras's own fit uses several devices
+    words: str  # module of the integers that portable random numbers are made of
     one_process_per_device: bool
     distributions: tuple[str, ...]  # installed packages any of which brings the framework
     module: str  # the framework's import name
@@ -30,6 +31,7 @@ STRATEGIES = (
         adapter="kmgpu.backends.torch_ddp",
         stock="kmgpu.backends.torch_devices",
         fits_on_several=False,
+        words="kmgpu.backends.torch_random",
         one_process_per_device=True,
         distributions=("torch",),
         module="torch",
@@ -42,6 +44,7 @@ STRATEGIES = (
         adapter="kmgpu.backends.tf_mirrored",
         stock="kmgpu.backends.tf_devices",
         fits_on_several=True,
+        words="kmgpu.backends.tf_random",
         one_process_per_device=False,
         distributions=("tensorflow", "tensorflow-cpu"),
         module="tensorflow",
@@ -54,6 +57,7 @@ STRATEGIES = (
         adapter="kmgpu.backends.jax_data_parallel",
         stock="kmgpu.backends.jax_devices",
         fits_on_several=True,
+        words="kmgpu.backends.jax_random",
         one_process_per_device=False,
         distributions=("jax",),
         module="jax",

@@ -34,6 +34,11 @@ def bits(key: Any, start: Any, shape: tuple[int, ...]) -> Any:
     return jax.lax.bitcast_convert_type(first ^ second, jnp.int32).reshape(shape)
 
 
+def below(key: Any, start: Any, shape: Any, limit: int) -> Any:
+    """Return whether the first 23 bits of each word, as a number, are less than a limit."""
+    return shift_right(bits(key, start, shape), 9) < limit
+
+
 def split(key: Any, number: int) -> list[Any]:
     with jax.threefry_partitionable(True):
         return list(jax.random.split(_words(key), number))

@@ -7,7 +7,10 @@ import functools
 import math
 from typing import Any
 
-from kmgpu.backends.tf_devices import tf
+from kmgpu.backends.common.imports import import_alone
+
+import_alone("tensorflow")
+import tensorflow as tf  # noqa: E402
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -45,6 +48,11 @@ def _compiled(count: int) -> Any:
 def _bits(key: Any, counter: Any) -> Any:
     first, second = _threefry(key, _word(tf.bitwise.right_shift(counter, tf.constant(32, tf.int64))), _word(counter))
     return tf.bitcast(tf.bitwise.bitwise_xor(first, second), tf.int32)
+
+
+def below(key: Any, start: Any, shape: Any, limit: int) -> Any:
+    """Return whether the first 23 bits of each word, as a number, are less than a limit."""
+    return shift_right(bits(key, start, shape), 9) < limit
 
 
 def split(key: Any, number: int) -> list[Any]:

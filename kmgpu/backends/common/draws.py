@@ -23,6 +23,14 @@ BELOW_MINUS_ONE = float(np.nextafter(np.float32(-1), np.float32(0)))
 TWO_SIGMA = float(np.float32(math.erf(np.float32(2.0) / np.float32(SQRT2))))
 TRIES = 12  # of gamma's rejections, each of which accepts more than 95 %: all fail once in 10^15
 MOST_TRIALS = 1 << 28  # bits of one draw of binomial numbers
+INSIDE_TWO = float(np.nextafter(np.float32(2), np.float32(0)))
+TINY = float(np.finfo(np.float32).tiny)
+
+
+def float32(value: float) -> float:
+    """Return the nearest float32 number, computed without NumPy, which torch.compile takes for a tensor."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(math.ldexp(mantissa, 24)), exponent - 24)
 
 
 def uniform(words: Any, key: Any, start: int, shape: Any, low: Any = 0.0, high: Any = 1.0, dtype: Any = None) -> Any:
@@ -46,8 +54,8 @@ def _scaled(words: Any, unit: Any, low: Any, high: Any) -> Any:
     if plain and (low, high) == (0, 1):
         return unit
     if plain:
-        low32, high32 = np.float32(low), np.float32(high)
-        low, span = float(low32), float(high32 - low32)
+        low, high = float32(low), float32(high)
+        span = float32(high - low)
     else:
         low, high = ops.cast(low, "float32"), ops.cast(high, "float32")
         span = high - low
@@ -69,7 +77,7 @@ def truncated_normal(
 ) -> Any:
     """Normal numbers less than two standard deviations from their mean."""
     unit = uniform(words, key, start, shape, -TWO_SIGMA, TWO_SIGMA, "float32")
-    return _from_quantiles(words, unit, mean, stddev, dtype, limit=2.0)
+    return _from_quantiles(words, unit, mean, stddev, dtype, limit=INSIDE_TWO)
 
 
 def _from_quantiles(words: Any, unit: Any, mean: Any, stddev: Any, dtype: Any, limit: float | None = None) -> Any:
@@ -78,8 +86,7 @@ def _from_quantiles(words: Any, unit: Any, mean: Any, stddev: Any, dtype: Any, l
     with words.wide():
         standard = words.erf_inverse(ops.cast(unit, "float64")) * SQRT2
         if limit is not None:
-            inside = float(np.nextafter(np.float32(limit), np.float32(0)))
-            standard = ops.clip(standard, -inside, inside)
+            standard = ops.clip(standard, -limit, limit)
         # First rounded, so that the product has no more digits than float64 holds, fused with the sum or not.
         standard = ops.cast(ops.cast(standard, "float32"), "float64")
         result = standard * _wide_factor(stddev) + _wide_factor(mean)
@@ -91,7 +98,7 @@ def _wide_factor(value: Any) -> Any:
     from keras import ops
 
     if isinstance(value, (int, float)):
-        return float(np.float32(value))
+        return float32(value)
     return ops.cast(ops.cast(value, "float32"), "float64")
 
 
@@ -111,8 +118,8 @@ def randint(words: Any, key: Any, start: int, shape: Any, low: Any, high: Any, d
 
 def kept(words: Any, key: Any, start: int, shape: Any, probability: Any) -> Any:
     """Return a mask that is True with a probability, a float; by comparing integers, as exact as jax.random's."""
-    threshold = math.ceil(float(np.float32(probability)) * 2**23)
-    return words.shift_right(words.bits(key, start, shape), 9) < threshold
+    threshold = math.ceil(float32(probability) * 2**23)
+    return words.below(key, start, shape, threshold)
 
 
 def dropout(words: Any, key: Any, start: int, inputs: Any, rate: float, noise_shape: Any) -> Any:
@@ -129,7 +136,7 @@ def categorical(words: Any, key: Any, start: int, logits: Any, samples: int, dty
     from keras import ops
 
     rows, classes = ops.shape(logits)
-    unit = uniform(words, key, start, (rows, samples, classes), float(np.finfo(np.float32).tiny), 1.0, "float32")
+    unit = uniform(words, key, start, (rows, samples, classes), TINY, 1.0, "float32")
     with words.wide():
         noise = ops.cast(-ops.log(-ops.log(ops.cast(unit, "float64"))), "float32")
     return ops.cast(ops.argmax(noise + ops.expand_dims(ops.cast(logits, "float32"), 1), axis=-1), dtype)
@@ -192,7 +199,7 @@ def binomial(
             "give them as numbers, or use randomness='native'"
         ) from error
     shape = tuple(shape)
-    total = int(np.prod(shape, dtype=np.int64)) * most
+    total = math.prod(shape) * most
     if total > MOST_TRIALS:
         raise UsageError(
             f"portable randomness would need {total:,} trials for these binomial numbers, more than {MOST_TRIALS:,}; "

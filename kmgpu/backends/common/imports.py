@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -47,6 +48,12 @@ def stock_keras(backend: str) -> Any:
     keras.config.set_epsilon(1e-7)
     keras.config.set_image_data_format("channels_last")
     return keras
+
+
+def import_alone(backend: str) -> None:
+    """Import a framework while the others are blocked, as tensorflow.lite would import JAX where there is one."""
+    with _blocked({name for key, names in FRAMEWORKS.items() if key != backend for name in names}):
+        importlib.import_module(backend)
 
 
 @contextlib.contextmanager

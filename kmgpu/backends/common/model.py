@@ -12,7 +12,7 @@ import numpy as np
 
 from kmgpu.backends.adapter import State
 from kmgpu.backends.common.precision import scale_losses
-from kmgpu.backends.common.randomness import learn_draws, portable
+from kmgpu.backends.common.randomness import learn_draws, portable, refuse
 from kmgpu.data.loader import Batch
 from kmgpu.errors import UsageError
 
@@ -56,6 +56,7 @@ def build(model: Any, sample: Batch, scored: bool = True) -> Copies:
         if scored:
             model._symbolic_build(data_batch=trees)  # loss and metrics; it would build the optimizer too
     if portable():
+        refuse(model)
         learn_draws(model, trees[0])
     return copies
 

@@ -7,6 +7,8 @@ of the replica's own rows, so that they belong to samples and not to devices.
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,10 +16,15 @@ from typing import Any
 import numpy as np
 
 from kmgpu.backends.common import draws
-from kmgpu.backends.common.sharding import sharding
+from kmgpu.backends.common.sharding import sharding, within_step
+from kmgpu.errors import UsageError
 
 _DRAWS = ("normal", "truncated_normal", "uniform", "randint", "gamma", "beta", "binomial")
 _state: dict[str, Any] = {"off": False, "words": None, "led": {}, "recorded": None}  # for all threads
+REFUSED = {
+    "AugMix": "it picks its operations with Python's random module while the step is traced",
+    "RandomElasticTransform": "it draws from the framework itself, and cannot be compiled on JAX",
+}
 _update = threading.local()  # the seeds that an update began with
 
 
@@ -35,15 +42,21 @@ def without_randomness() -> Iterator[None]:
         _state["off"] = before
 
 
-def set_randomness(words: Any) -> None:
-    """Draw portable numbers made of a framework's ``words`` from now on, or native ones where it is None."""
+def set_randomness(words: Any) -> Any:
+    """Draw portable numbers made of a framework's ``words`` from now on, or native ones where it is None.
+
+    Returns the words from before.
+    """
+    before = _state["words"]
     _state.update(words=words, led={}, recorded=None)
+    return before
 
 
 def portable() -> bool:
     return _state["words"] is not None
 
 
+@functools.cache  # twice would move a replica's stream on twice
 def route_draws() -> None:
     """Replace the functions of keras.random of this backend, and how a seed becomes the key of a draw."""
     from keras import ops
@@ -117,7 +130,7 @@ def _dropout(shipped: Callable[..., Any]) -> Callable[..., Any]:
             start = _start(seed, "dropout", shape)
             return draws.dropout(_state["words"], _key(seed), start, inputs, rate, shape)
         # Keras on torch draws from torch's global generator for an unseeded layer, which no seed state describes.
-        if noise_shape is None and getattr(seed, "_initial_seed", 0) is None:
+        if noise_shape is None and getattr(seed, "_initial_seed", 0) is None and within_step():
             noise_shape = tuple(inputs.shape)
         return shipped(inputs, rate, noise_shape=noise_shape, seed=seed)
 
@@ -147,9 +160,12 @@ def _next(shipped: Callable[..., Any]) -> Callable[..., Any]:
         """As Keras has it; the sequence of the global generator overflows alike on every backend."""
         from keras import ops
 
-        if ordered or not portable():
+        if not portable():
             return shipped(self, ordered)
         drawn = self.state.value * 1
+        if ordered:  # as Keras has it, without an array of NumPy's, at which torch.compile stops
+            self.state.assign(ops.stack([drawn[0], drawn[1] + 1]))
+            return drawn
         with _state["words"].wide():
             word = ((ops.cast(drawn, "int64") + 1) & 0xFFFFFFFF) * 5387 & 0xFFFFFFFF
             self.state.assign(ops.cast(word % 933199, self.state.dtype))
@@ -177,7 +193,18 @@ def _start(seed: Any, name: str, shape: Any) -> Any:
         return 0
     if not _state["led"].get((*source, tuple(shape[1:])), True):
         return 0
-    return before * (int(np.prod(shape, dtype=np.int64)) // here.rows)
+    return before * (math.prod(shape) // here.rows)
+
+
+def refuse(model: Any) -> None:
+    """Raise UsageError for a model with a layer of Keras's whose numbers do not come from keras.random."""
+    for layer in model._flatten_layers():
+        why = REFUSED.get(type(layer).__name__)
+        if why and type(layer).__module__.startswith("keras.src."):
+            raise UsageError(
+                f"portable randomness has no numbers for {type(layer).__name__} (layer {layer.name!r}): {why}; "
+                "leave it out, or use --randomness native"
+            )
 
 
 def learn_draws(model: Any, x: Any) -> None:
