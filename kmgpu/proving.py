@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,15 @@ from kmgpu.report.verdicts import TOLERANCE
 from kmgpu.rundir import RunDir, write_json
 
 TRUTHS = "parity"  # folder in the reference's run directory: its state and results, step by step
+
+
+@dataclass(frozen=True)
+class Check:
+    """A parity check whose directory is made: its cells, and which of them is the reference."""
+
+    path: Path
+    home: Path  # the reference's run directory
+    rundirs: tuple[RunDir, ...]
 
 
 def parity(
@@ -52,6 +62,35 @@ def parity(
     if the reference does not run there is nothing to compare, and its error is raised. Raises UsageError or
     MissingEnvironment before anything starts.
     """
+    check = prepare(
+        recipe, backends=backends, devices=devices, steps=steps, dtype=dtype, settings=settings,
+        batch_size=batch_size, seed=seed, python=python, device_kind=device_kind, keep_random=keep_random, track=track,
+        randomness=randomness, loss_gather=loss_gather, out=out, show=show,
+    )  # fmt: skip
+    launch([check], backends, show)
+    return conclude(check.path)
+
+
+def prepare(
+    recipe: str | os.PathLike[str],
+    *,
+    backends: Sequence[str],
+    devices: Sequence[int],
+    steps: int,
+    dtype: str,
+    settings: Mapping[str, Any] | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    python: Mapping[str, str] | None = None,
+    device_kind: str = "auto",
+    keep_random: bool = False,
+    track: str = "same-math",
+    randomness: str = "native",
+    loss_gather: str = "auto",
+    out: str | os.PathLike[str] | None = None,
+    show: Callable[[str], None] = lambda line: None,
+) -> Check:
+    """Make the directory of a check, as ``parity`` is asked for one."""
     study.check_grid(backends, devices)
     study.check_count("--steps", steps)
     if steps is None or dtype not in TOLERANCE:
@@ -96,12 +135,19 @@ def parity(
         RunDir.create(path / name, _reference(job, devices) if name == names[0] else _against(home, job))
         for name, job in zip(names, jobs, strict=True)
     ]
+    return Check(path, home, tuple(rundirs))
+
+
+def launch(checks: Sequence[Check], backends: Sequence[str], show: Callable[[str], None] = lambda line: None) -> None:
+    """Run the cells of checks, those of one backend together."""
+    homes = {check.home for check in checks}
+    rundirs = [rundir for check in checks for rundir in check.rundirs]
     try:
         for backend in backends:
-            _launch([rundir for rundir in rundirs if rundir.job().backend == backend], home, show)
+            _launch([rundir for rundir in rundirs if rundir.job().backend == backend], homes, show)
     finally:
-        shutil.rmtree(home / TRUTHS, ignore_errors=True)  # some copies of the model for every step
-    return conclude(path)
+        for home in homes:
+            shutil.rmtree(home / TRUTHS, ignore_errors=True)  # some copies of the model for every step
 
 
 def grid(backends: Sequence[str], devices: Sequence[int]) -> list[tuple[str, int]]:
@@ -138,11 +184,11 @@ def _against(home: Path, job: Job) -> Job:
     return dataclasses.replace(job, initial_weights=str(weights), options=options)
 
 
-def _launch(waiting: Sequence[RunDir], home: Path, show: Callable[[str], None]) -> None:
+def _launch(waiting: Sequence[RunDir], homes: set[Path], show: Callable[[str], None]) -> None:
     """Run the cells of one backend in as few launches as it takes: one that fails ends its launch for all behind it."""
     while waiting:
         started = time.monotonic()
-        counts = [rundir.job().devices for rundir in waiting]
+        counts = list(dict.fromkeys(rundir.job().devices for rundir in waiting))
         job = waiting[0].job()
         show(f"{job.backend} {job.strategy} on {_devices(counts)}")
         error = _run(waiting, show)
@@ -151,8 +197,8 @@ def _launch(waiting: Sequence[RunDir], home: Path, show: Callable[[str], None]) 
             show(f"    done after {time.monotonic() - started:.1f} s")
             return
         guilty = waiting[failed]
-        if guilty.path == home:
-            raise error or RunFailed(f"the reference did not run; see {home}")
+        if guilty.path in homes:
+            raise error or RunFailed(f"the reference did not run; see {guilty.path}")
         show(f"    {guilty.path.name} failed: {_reason(guilty)}")
         if not guilty.events_file.exists():  # its process did not come to the first cell: nor will another
             return

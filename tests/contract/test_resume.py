@@ -33,6 +33,8 @@ for devices in (*EXACT_DEVICES, 4):
         )  # fmt: skip
 for optimizer in OPTIMIZERS:
     cells.add(f"whole-{optimizer}", "resumed", (2,), settings={"optimizer": optimizer}, checkpoints=SAVED)
+PORTABLE = "portable"
+cells.add(f"whole-{PORTABLE}", "resumed", (2,), checkpoints=SAVED, randomness="portable", **DROPOUT)
 
 DECAY = {"rows": 4, "optimizer": "Adam", "learning_rate": 0.1, "decay": 0.5}
 for devices in EXACT_DEVICES:
@@ -152,7 +154,7 @@ def elsewhere(ran, tmp_path_factory):
         folder = tmp_path_factory.mktemp(f"elsewhere-{reader}")
         found = {}
         for writer in (backend for backend in BACKENDS if backend != reader):
-            for optimizer in OPTIMIZERS:
+            for optimizer in (*OPTIMIZERS, PORTABLE):
                 found[writer, optimizer] = ran(writer, f"whole-{optimizer}", 2).rundir.path / "checkpoints" / MIDDLE, 1
             path = ran(writer, "remembers-all", 2).rundir.path / "checkpoints" / IN_AN_EPOCH
             found[writer, "remembers"] = path, 1
@@ -202,6 +204,15 @@ def test_callbacks_go_on_elsewhere_with_what_they_remember(ran, elsewhere, write
     assert len(resumed.history) == len(whole.history) == 4
     for name, expected in whole.weights.items():
         np.testing.assert_allclose(resumed.weights[name], expected, rtol=1e-5)
+
+
+@directions
+def test_in_the_middle_of_an_epoch_it_goes_on_with_the_same_dropout_on_another_backend(ran, elsewhere, writer, reader):
+    whole, resumed = ran(writer, f"whole-{PORTABLE}", 2), elsewhere(writer, reader, PORTABLE)
+    assert resumed.outcome["start"]["resumed"]["updates"] == 7  # of 5 in an epoch
+    np.testing.assert_allclose(resumed.losses, whole.losses[7:], rtol=1e-5)
+    for name, expected in whole.weights.items():
+        np.testing.assert_allclose(resumed.weights[name], expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 @directions
