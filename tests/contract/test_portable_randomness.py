@@ -7,6 +7,7 @@ from pathlib import Path
 import cells
 import numpy as np
 import pytest
+from portable_draws import SLOW, WAYS
 from scipy import stats
 
 from kmgpu.backends import BACKENDS
@@ -65,12 +66,15 @@ def test_three_frameworks_draw_the_same_numbers(drawn, backend):
             assert np.array_equal(mine, truth[name]), f"{name}: {np.mean(mine != truth[name]):.2g} of them differ"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_compiled_or_not_the_numbers_are_the_same(drawn, backend):
-    for name in own(drawn[backend]):
+@pytest.mark.parametrize(("backend", "way"), [(backend, way) for backend in BACKENDS for way in WAYS[backend]])
+def test_compiled_or_not_the_numbers_are_the_same(drawn, backend, way):
+    """jit; tf.function, with XLA and without; torch.compile of one graph, and torch without a C compiler."""
+    compiled = {name.partition("/")[2]: value for name, value in drawn[backend].items() if name.startswith(f"{way}/")}
+    left_out = SLOW if way == "dynamo" else set()
+    assert set(compiled) == set(own(drawn[backend])) - {"streams"} - left_out
+    for name, value in compiled.items():
         np.testing.assert_allclose(
-            drawn[backend][f"compiled/{name}"], drawn[backend][name], rtol=1e-6 if name in LAST_DIGITS else 0,
-            err_msg=name,
+            value, drawn[backend][name], rtol=1e-6 if name in LAST_DIGITS else 0, err_msg=name
         )  # fmt: skip
 
 
@@ -117,6 +121,35 @@ def test_bits_are_even_and_independent_of_their_neighbours_and_keys(drawn):
     trials = np.bincount(drawn["torch"]["binomial"].astype(int), minlength=21)[:14]
     expected = stats.binom(20, 0.3).pmf(np.arange(14))
     assert stats.chisquare(trials, expected / expected.sum() * trials.sum()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_numbers_are_uniform_within_every_step_and_replica(drawn, backend):
+    streams = drawn[backend]["streams"].view(np.uint32)  # (steps, replicas, numbers)
+    values = [stats.kstest(stream / 2.0**32, "uniform").pvalue for stream in streams.reshape(-1, streams.shape[-1])]
+    assert min(values) > 1e-3 / len(values)
+    assert stats.kstest(values, "uniform").pvalue > 1e-3  # neither worse than chance nor better
+    bits = np.unpackbits(streams.view(np.uint8)).astype(float)
+    assert abs(bits.mean() - 0.5) < 4 * 0.5 / np.sqrt(bits.size)
+    bytes_of = np.bincount(streams.reshape(-1).view(np.uint8), minlength=256)
+    assert stats.chisquare(bytes_of).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_numbers_are_independent_over_replicas_and_steps(drawn, backend):
+    """Keys of neighbouring steps differ by one bit or two; replicas of a step count on where another ended."""
+    streams = drawn[backend]["streams"].view(np.uint32)
+    steps, replicas, numbers = streams.shape
+    uniform = streams.reshape(-1, numbers) / 2.0**32
+    correlations = np.corrcoef(uniform)[np.triu_indices(steps * replicas, 1)] * np.sqrt(numbers)
+    assert np.abs(correlations).max() < stats.norm.isf(1e-3 / correlations.size / 2)
+    assert abs(correlations.std() - 1) < 4 / np.sqrt(2 * correlations.size)  # as chance has it
+    for axis in (0, 1):  # bits that differ between one step and the next, one replica and the next
+        one, next_one = np.moveaxis(streams, axis, 0)[:-1], np.moveaxis(streams, axis, 0)[1:]
+        differing = np.unpackbits((one ^ next_one).view(np.uint8))
+        assert abs(differing.mean() - 0.5) < 4 * 0.5 / np.sqrt(differing.size)
+    pairs = np.histogram2d(uniform[0::2].ravel(), uniform[1::2].ravel(), bins=16, range=[[0, 1], [0, 1]])[0]
+    assert stats.chisquare(pairs.ravel()).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
