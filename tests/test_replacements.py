@@ -161,7 +161,34 @@ RECOMPUTED = """
     assert np.array_equal(gradient(), np.ones((1, 2), "float32"))
 """
 
+RANDOM_CROP = """
+    import jax
+    import numpy as np
+    from kmgpu.backends import common, replacements
+    keras = common.import_keras("jax")
+
+    x = np.arange(2 * 5 * 7 * 1, dtype="float32").reshape(2, 5, 7, 1)
+    layer = keras.layers.RandomCrop(3, 4, seed=1)
+    layer.build(x.shape)
+    states = [variable.value for variable in layer.non_trainable_variables]
+
+    def crop(x):
+        return layer.stateless_call([], states, x, training=True)[0]
+
+    stock = np.asarray(crop(x))
+    try:
+        jax.jit(crop)(x)
+    except IndexError:
+        pass
+    else:
+        raise AssertionError("Keras compiles it: cured")
+    replacements.install(float64=False)
+    cured = np.asarray(jax.jit(crop)(x))
+    assert cured.shape == (2, 3, 4, 1) and np.array_equal(cured, stock)
+"""
+
 SCRIPTS = {
+    "random_crop": RANDOM_CROP,
     "torch": TORCH, "tensorflow": TENSORFLOW, "jax": JAX, "recomputed": RECOMPUTED,
     **{f"schedule-free-{name}": SCHEDULE_FREE.replace("{backend!r}", repr(name)) for name in ("torch", "tensorflow")},
 }  # fmt: skip

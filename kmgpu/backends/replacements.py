@@ -1,8 +1,8 @@
 """Functions of Keras 3.15 that differ between backends, replaced so that all compute the same.
 
-Always: attention on torch, ScheduleFreeAdamW on torch and TensorFlow, recomputed layers on TensorFlow. In float64
-models: what silently computes in float32. Each names what goes wrong without it; tests/test_replacements.py fails when
-Keras changes, and then it may go.
+Always: attention on torch, ScheduleFreeAdamW on torch and TensorFlow, recomputed layers on TensorFlow, RandomCrop on
+JAX. In float64 models: what silently computes in float32. Each names what goes wrong without it;
+tests/test_replacements.py fails when Keras changes, and then it may go.
 """
 
 from __future__ import annotations
@@ -99,6 +99,21 @@ def _attention_in_float64(original: Callable[..., Any]) -> Callable[..., Any]:
     return dot_product_attention
 
 
+def _random_crop(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras slices at places that are drawn, which JAX cannot compile."""
+    import jax
+
+    def transform_images(self: Any, images: Any, transformation: Any, training: bool = True) -> Any:
+        if training and not isinstance(transformation[0], int):
+            top, left = transformation
+            images = jax.lax.dynamic_slice_in_dim(images, top, self.height, self.height_axis)
+            images = jax.lax.dynamic_slice_in_dim(images, left, self.width, self.width_axis)
+            transformation = (0, 0)
+        return original(self, images, transformation, training)
+
+    return transform_images
+
+
 def _cast(original: Callable[..., Any]) -> Callable[..., Any]:
     """TensorFlow casts a Python float by way of float32 (0.999 of Adam, 0.9 of a momentum)."""
 
@@ -157,6 +172,7 @@ def _in_top_k(original: Callable[..., Any]) -> Callable[..., Any]:
     return in_top_k
 
 
+_RANDOM_CROP = "keras.src.layers.preprocessing.image_preprocessing.random_crop.RandomCrop"
 _SCHEDULE_FREE = "keras.src.optimizers.schedule_free_adamw.ScheduleFreeAdamW"
 _TABLE: dict[str, tuple[tuple[bool, str, str, Callable[[Any], Any]], ...]] = {
     "torch": (
@@ -171,5 +187,8 @@ _TABLE: dict[str, tuple[tuple[bool, str, str, Callable[[Any], Any]], ...]] = {
         (True, "keras.src.backend.tensorflow.optimizer.TFOptimizer", "_apply_weight_decay", _weight_decay),
         (True, "keras.src.backend.tensorflow.math", "in_top_k", _in_top_k),
     ),
-    "jax": ((True, "keras.src.backend.jax.nn", "dot_product_attention", _attention_in_float64),),
+    "jax": (
+        (False, _RANDOM_CROP, "transform_images", _random_crop),
+        (True, "keras.src.backend.jax.nn", "dot_product_attention", _attention_in_float64),
+    ),
 }
