@@ -61,7 +61,9 @@ LAYERS = {  # name of the class -> (arguments, shape of a sample); the seed is g
     "Solarization": ({"threshold_factor": (0.2, 0.8), **VALUES}, IMAGE),
 }
 SAME_NAME = {"GroupedQueryAttention": "GroupQueryAttention"}
+OTHERS = {"JaxLayer"}  # hands a seed to a function of the user's, which draws with jax.random, on JAX and TensorFlow
 CELLS = {"LSTMCell", "GRUCell", "SimpleRNNCell"}  # what the layers above are made of
+NOT_ALIKE = {"RandAugment"}  # its draws are the same, and what it makes of them differs between torch and TensorFlow
 COUPLED = {"CutMix", "MixUp"}  # they mix the rows of a batch, so a device alone cannot compute its own
 
 
@@ -79,6 +81,7 @@ def main(backend, out):
 
     keras = common.import_keras(backend)
     randomness = importlib.import_module("kmgpu.backends.common.randomness")
+    importlib.import_module("kmgpu.backends.replacements").install(float64=False)
     randomness.set_randomness(importlib.import_module(find(backend).words))
     keras.utils.set_random_seed(0)
     found, failed = {"layers": np.array(sorted(drawing_layers(keras.layers)))}, {}
@@ -112,9 +115,12 @@ def both(keras, randomness, name, arguments, shape, number):
     def step(rows, here):
         for variable, value in zip(model.non_trainable_variables, states, strict=True):
             variable.assign(value)
+        call = compiled(keras, model)
+        groups = (model.trainable_variables, model.non_trainable_variables)
+        values, others = ([variable.value for variable in group] for group in groups)
         with common.use(here):
             for _ in range(2):  # the second step draws other numbers
-                outputs = model(keras.ops.convert_to_tensor(x[rows]), training=True)
+                outputs, others = call(values, others, keras.ops.convert_to_tensor(x[rows]))
         return common.to_numpy(outputs)
 
     whole = step(slice(0, ROWS), common.Sharding(rows=ROWS, size=ROWS, update=ROWS))
@@ -123,6 +129,19 @@ def both(keras, randomness, name, arguments, shape, number):
         for index, (first, rows) in enumerate(SHARES)
     ]
     return [("", whole), ("/shares", np.concatenate(parts))]
+
+
+def compiled(keras, model):
+    """Return the step as a function of weights, states and rows; on JAX compiled in one piece."""
+
+    def call(values, others, rows):
+        return model.stateless_call(values, others, rows, training=True)
+
+    if keras.backend.backend() != "jax":
+        return call
+    import jax
+
+    return jax.jit(call)
 
 
 if __name__ == "__main__":
