@@ -45,7 +45,7 @@ def main(out):
 def picture(drawn):
     wide, high = COLUMNS * CELL, ROWS * CELL
     width = 2 * LEFT + 3 * wide + 2 * GAP
-    height = 2 * (TOP + high) + 18
+    height = 2 * (TOP + high) + 28
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif">',
