@@ -54,6 +54,7 @@ class Adapter(Protocol):
     words: Any  # the integers of its portable random numbers (common/draws.py)
     tools: Any  # kmgpu.backends.common: what is done with a Keras model in the same way on every backend
     devices: int
+    device_kind: str
     process: int
     processes: int
     one_process_per_device: bool
@@ -71,9 +72,10 @@ class Adapter(Protocol):
     def prepare(self, recipe: Recipe, sample: Sequence[Batch], options: dict[str, Any]) -> list[str]:
         """Build model, optimizer, loss and metrics for updates like ``sample``; weights hold their initial values.
 
-        Options: "sizes" (rows of the updates to come), "evaluated" (rows of the batches to evaluate), "track"
-        (same-math or as-shipped), "loss_gather". With "predicted" (rows of the batches to come) the model is only to
-        give outputs, for batches without y. Returns notes for the user, one line each.
+        Options: "sizes" (rows of the updates to come), "evaluated" (rows of the batches to evaluate), "validation" (the
+        first of these, where it is not like ``sample``), "track" (same-math or as-shipped), "loss_gather". With
+        "predicted" (rows of the batches to come) the model is only to give outputs, for batches without y. Returns
+        notes for the user, one line each.
         """
 
     def put(self, batch: Batch) -> Any:

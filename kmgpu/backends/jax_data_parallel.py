@@ -42,7 +42,7 @@ class Adapter:
     process, processes = 0, 1
 
     def __init__(self, place: Place, devices: int):
-        self.devices = devices
+        self.devices, self.device_kind = devices, place.device_kind
         self._used = all_devices[:devices]
         self.mesh = Mesh(np.array(self._used), (programs.AXIS,))
         self._rows = NamedSharding(self.mesh, PartitionSpec(programs.AXIS))
@@ -81,16 +81,19 @@ class Adapter:
         self.policy = common.Policy(self.devices, recipe.batch_norm, recipe.gradient_reduction)
         self._copies = common.build(self.model, sample[0], scored="predicted" not in options)
         self.track = options["track"]
-        plan = common.make_plan(self.model, sample[0].x, options["loss_gather"], recipe.accumulate)
+        plan = common.make_plan(
+            self.model, sample[0].x, options["loss_gather"], recipe.accumulate, sample[0]
+        )
         # The program sees all rows, so nothing is gathered; accumulation on shares needs metrics that add up.
         self.plan = common.Plan((), (), counts=plan.counts)
         self._accumulates_on_shares = self.track == "same-math" and not (plan.gather_metrics or plan.whole)
         self._compile()
         self._pull()
+        pieces = common.check_pieces(self, sample) if self.track == "same-math" and len(sample) > 1 else []
         if self._accumulates_on_shares and len(sample) > 1:
-            common.check(self, sample, options["sizes"], (), ())
-            self._pull()
-        return self._notes(sample)
+            common.check(self, sample, options["sizes"], (), (), None, gathers=False)
+        self._pull()
+        return [*pieces, *self._notes(sample)]
 
     def _notes(self, sample: Sequence[Batch]) -> list[str]:
         if len(sample) == 1 or self.devices == 1:
@@ -113,6 +116,7 @@ class Adapter:
         def compiled(program: Any, **options: Any) -> Any:
             return jax.jit(functools.partial(program), **options)  # jit finds equal functions' traces again
 
+        self._fresh: dict[Any, Any] = {}
         self._train = compiled(self._train_program, static_argnames="sizes", donate_argnums=0)
         self._step = compiled(self._step_program, static_argnames="sizes")
         self._update = compiled(self._update_program)
@@ -147,7 +151,7 @@ class Adapter:
         def place(array: np.ndarray | None) -> Any:
             if array is None:
                 return None
-            array = common.as_keras(array)
+            array = _in_32_bits(common.as_keras(array))
             if padding:
                 array = np.concatenate([array, np.zeros((padding, *array.shape[1:]), array.dtype)])
             return jax.device_put(array, self._rows)
@@ -185,8 +189,8 @@ class Adapter:
     def _predict_program(self, state: Any, update: Any, sizes: Any) -> Any:
         x = keras.tree.map_structure(lambda a: None if a is None else a[: sizes[0][0]], update[0])[0]
         training = {"training": False} if self.model._call_has_training_arg else {}
-        outputs, _ = self.model.stateless_call(state[0], state[1], x, **training)
-        return jax.lax.with_sharding_constraint(outputs, self._everywhere)
+        outputs, other = self.model.stateless_call(state[0], state[1], x, **training)
+        return self._replicated((outputs, other))
 
     def _replicated(self, state: Any) -> Any:
         return jax.lax.with_sharding_constraint(state, self._everywhere)
@@ -200,8 +204,11 @@ class Adapter:
 
     def fresh_result(self, update: Sequence[Any], training: bool) -> StepResult:
         self._pull()  # the weights were changed from outside
-        fresh = functools.partial(self._step_program)  # jit finds equal functions' traces again
-        return self._step_result(jax.jit(fresh, static_argnames="sizes"), update)
+        key = self.plan, self.policy
+        if key not in self._fresh:
+            program = functools.partial(self._step_program)  # jit finds equal functions' traces again
+            self._fresh[key] = jax.jit(program, static_argnames="sizes")
+        return self._step_result(self._fresh[key], update)
 
     def _step_result(self, program: Any, update: Sequence[Any]) -> StepResult:
         loss, (gradients, after) = program(self._state, *_split(update))
@@ -230,6 +237,9 @@ class Adapter:
 
     def state(self) -> State:
         return State(*(_arrays(group) for group in self._state[:3]))
+
+    def states(self) -> list[np.ndarray]:
+        return [common.to_numpy(variable.value) for variable in self.model.non_trainable_variables]
 
     def load_state(self, state: State) -> None:
         common.load_state(self.model, state)
@@ -266,7 +276,8 @@ class Adapter:
         return results
 
     def predict(self, batch: Any) -> Any:
-        return keras.tree.map_structure(np.asarray, self._predict(self._state, *_split([batch])))
+        outputs, self._state[1] = self._predict(self._state, *_split([batch]))
+        return keras.tree.map_structure(np.asarray, outputs)
 
     def gather(self, values: np.ndarray) -> np.ndarray:
         return values[None]
@@ -322,6 +333,19 @@ class Adapter:
 
     def close(self) -> None:
         pass
+
+
+def _in_32_bits(array: np.ndarray) -> np.ndarray:
+    """Return an array; refuses integers that JAX would cut to 32 bits without a word."""
+    if array.dtype in (np.int64, np.uint64) and array.size and not jax.config.jax_enable_x64:
+        kept = np.iinfo(np.int32 if array.dtype == np.int64 else np.uint32)
+        for value in (array.min(), array.max()):
+            if not kept.min <= value <= kept.max:
+                raise UsageError(
+                    f"the data hold the {array.dtype} {value}, and JAX cuts integers to 32 bits; bring them into that "
+                    "range in the data, or use --precision float64, with which JAX keeps 64 bits"
+                )
+    return array
 
 
 def _arrays(values: Any) -> list[np.ndarray]:

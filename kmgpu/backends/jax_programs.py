@@ -88,7 +88,8 @@ def gradients_on_shares(adapter: Any, state: Any, update: Any, sizes: Any) -> An
 def _gradients(adapter: Any, state: Any, update: Any, sizes: Any, lie: Any) -> Any:
     compute = jax.value_and_grad(functools.partial(loss, adapter, lie=lie), has_aux=True)
     (_, (total, after)), grads = compute(state[0], state, update, sizes, True)
-    return total, grads, after
+    factor = lie(adapter, sizes[0]).gradient_scale
+    return total, [grad * factor for grad in grads] if factor != 1 else grads, after
 
 
 def loss(
@@ -107,7 +108,7 @@ def loss(
     with Scope(pairs) as scope:
         known = [None if totals is None else common.Denominators(totals) for _ in sizes]
         total = losses(adapter, update, here, known, training)
-        scaled = adapter.model.optimizer.scale_loss(total) * here[0].gradient_scale if training else total
+        scaled = adapter.model.optimizer.scale_loss(total) if training else total
     after = [[scope.get_current_value(variable) for variable in group] for group in adapter.state_variables]
     return scaled, (total, after)
 

@@ -36,7 +36,7 @@ class Adapter:
     not_in_callbacks: tuple[str, ...] = ()
 
     def __init__(self, place: Place, devices: int):
-        self.devices = devices
+        self.devices, self.device_kind = devices, place.device_kind
         # Collectives of several strategies in one process mix up their keys on CPU (TensorFlow 2.21).
         across = tf.distribute.NcclAllReduce() if place.device_kind == "gpu" else tf.distribute.ReductionToOneDevice()
         self.strategy = tf.distribute.MirroredStrategy(all_devices[:devices], cross_device_ops=across)
@@ -72,14 +72,32 @@ class Adapter:
         self.policy = common.Policy(self.devices, recipe.batch_norm, recipe.gradient_reduction)
         with self.scope():
             self._copies = common.build(self.model, sample[0], scored="predicted" not in options)
-        self.plan = common.make_plan(self.model, sample[0].x, options["loss_gather"], recipe.accumulate)
+        self.plan = common.make_plan(
+            self.model, sample[0].x, options["loss_gather"], recipe.accumulate, sample[0]
+        )
         self.track = options["track"]
         self._functions: dict[Any, Any] = {}
         if self.track == "as-shipped":
             self.plan = common.Plan((), ())
         else:
-            common.check(self, sample, options["sizes"], options["evaluated"], options.get("predicted", ()))
+            self._assign_alike()
+            pieces = common.check_pieces(self, sample) if len(sample) > 1 else []
+            common.check(
+                self, sample, options["sizes"], options["evaluated"], options.get("predicted", ()),
+                options.get("validation"),
+            )  # fmt: skip
+            return [*pieces, *self.plan.notes(self.devices)]
         return self.plan.notes(self.devices)
+
+    def _assign_alike(self) -> None:
+        """Let a state keep what a layer assigns, where TensorFlow would assign the sum over the replicas.
+
+        On one device it keeps that, too. What is right on shares of a batch only as a sum is found by the check.
+        """
+        for variable in self.model.non_trainable_variables:
+            mirrored = variable.value
+            if getattr(mirrored, "_aggregation", None) == tf.VariableAggregation.SUM:
+                mirrored._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
     def shares(self, update: Sequence[Any]) -> bool:
         return any(shared for _, (_, _, shared, *_) in update)
@@ -164,6 +182,9 @@ class Adapter:
         model = self.model
         groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables)
         return State(*([common.to_numpy(self._first(variable)) for variable in group] for group in groups))
+
+    def states(self) -> list[np.ndarray]:
+        return [common.to_numpy(self._first(variable)) for variable in self.model.non_trainable_variables]
 
     def load_state(self, state: State) -> None:
         common.load_state(self.model, state)

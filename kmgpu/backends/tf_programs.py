@@ -58,12 +58,13 @@ def gradients(adapter: Any, values: Any, specs: Any) -> tuple[Any, list[Any]]:
             with common.use(here):
                 with tf.GradientTape() as tape:
                     loss = common.local_loss(adapter.model, adapter.plan, trees(adapter, leaves), training=True)
-                    scaled = adapter.model.optimizer.scale_loss(loss) * here.gradient_scale
+                    scaled = adapter.model.optimizer.scale_loss(loss)
                 grads = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             # Keras's optimizers do not add up repeated rows of an embedding's sparse gradient.
-            dense = [tf.convert_to_tensor(grad) for grad in grads]
+            alike = common.same(adapter.plan, here)
+            dense = [_times(tf.convert_to_tensor(grad), here.gradient_scale, alike) for grad in grads]
             sums = [total + grad for total, grad in zip(sums, dense, strict=True)] if sums else dense
-            losses.append(loss)
+            losses.append(loss / alike)
         return tf.add_n(losses), sums
 
     loss, grads = adapter.strategy.run(replica, args=values)
@@ -71,6 +72,11 @@ def gradients(adapter: Any, values: Any, specs: Any) -> tuple[Any, list[Any]]:
         pairs = list(zip(grads, variables, strict=True))
         grads = adapter.strategy.extended.batch_reduce_to("SUM", pairs)
     return adapter.strategy.reduce("SUM", loss, axis=None), grads
+
+
+def _times(gradient: Any, factor: int, divisor: int) -> Any:
+    """Return a gradient times factor / divisor."""
+    return gradient if factor == divisor else gradient * tf.cast(factor / divisor, gradient.dtype)
 
 
 def denominators(adapter: Any, batches: Any, specs: Any) -> list[Any]:
@@ -93,6 +99,7 @@ def train_as_shipped(adapter: Any, values: Any, specs: Any) -> Any:
         with common.use(here):
             with tf.GradientTape() as tape:
                 loss = common.local_loss(adapter.model, adapter.plan, trees(adapter, leaves), training=True)
+                loss = loss / here.replicas  # as Keras divides it
                 scaled = adapter.model.optimizer.scale_loss(loss) * here.gradient_scale
             grads = tape.gradient(scaled, [variable.value for variable in adapter.model.trainable_variables])
         adapter.model.optimizer.apply(grads, adapter.model.trainable_variables)
@@ -119,8 +126,10 @@ def apply(adapter: Any, grads: Any) -> None:
 
 def evaluate(adapter: Any, values: Any, specs: Any) -> Any:
     def replica(leaves: Any) -> Any:
-        with common.use(sharding(adapter, specs[0])):
-            return common.local_loss(adapter.model, adapter.plan, trees(adapter, leaves), training=False)
+        here = sharding(adapter, specs[0])
+        with common.use(here):
+            loss = common.local_loss(adapter.model, adapter.plan, trees(adapter, leaves), training=False)
+        return loss / common.same(adapter.plan, here)
 
     return adapter.strategy.reduce("SUM", adapter.strategy.run(replica, args=values), axis=None)
 

@@ -48,6 +48,7 @@ class Adapter:
     def __init__(self, place: Place, devices: int):
         self.devices = self.processes = devices
         self.process = place.process
+        self.device_kind = place.device_kind
         self.policy = common.Policy(devices)
         self._device = "cuda:0" if place.device_kind == "gpu" else "cpu"
         self._group = dist.new_group(list(range(devices))) if place.processes > 1 else None
@@ -84,12 +85,19 @@ class Adapter:
         self.policy = common.Policy(self.devices, recipe.batch_norm, recipe.gradient_reduction)
         self._copies = common.build(self.model, sample[0], scored="predicted" not in options)
         self._all_variables = [*self.model.variables, *self.model.optimizer.variables]
-        self.plan = common.make_plan(self.model, sample[0].x, options["loss_gather"], recipe.accumulate)
+        self.plan = common.make_plan(
+            self.model, sample[0].x, options["loss_gather"], recipe.accumulate, sample[0]
+        )
         self.track = options["track"]
         if self.track == "as-shipped":
             self.plan = common.Plan((), ())
         else:
-            common.check(self, sample, options["sizes"], options["evaluated"], options.get("predicted", ()))
+            pieces = common.check_pieces(self, sample) if len(sample) > 1 else []
+            common.check(
+                self, sample, options["sizes"], options["evaluated"], options.get("predicted", ()),
+                options.get("validation"),
+            )  # fmt: skip
+            return [*pieces, *self.plan.notes(self.devices)]
         return self.plan.notes(self.devices)
 
     def shares(self, update: Sequence[Any]) -> bool:
@@ -151,24 +159,37 @@ class Adapter:
         return unused
 
     def _backward(self, module: Any, update: Sequence[Any]) -> torch.Tensor:
-        """Leave the gradient of an update in the weights; returns this process's part of its loss."""
+        """Leave the gradient of an update in the weights; returns a loss whose mean over the processes is that of it.
+
+        A gradient in the weights is the part of this process, or, of batches that all processes compute, a whole one of
+        which DDP takes the mean. What comes after another of the other kind is brought to the same.
+        """
         self.model.zero_grad()
         totals = self._denominators(update) if self.plan.counts and len(update) > 1 else None
-        parts = []
+        parts: list[torch.Tensor] = []
+        whole = False
         for number, (sharding, trees) in enumerate(update, 1):
             known = None if totals is None else common.Denominators(totals)
             later = number < len(update) and isinstance(module, DistributedDataParallel)
             rows = common.use(dataclasses.replace(sharding, denominators=known))
+            alike = self.devices > 1 and common.same(self.plan, sharding) > 1
+            if alike and not whole and parts:
+                self._multiply_gradients(self.devices)
+            assert alike or not whole, "shared batches come first, since they are larger"
+            whole = alike
             with rows, module.no_sync() if later else contextlib.nullcontext():
                 loss = module(*trees)
-                (self.model.optimizer.scale_loss(loss) * sharding.gradient_scale).backward()
-            parts.append(loss.detach())
-        if self.devices > 1:
-            # DDP takes the mean over the processes, but parts add up. The factor is not on the loss, where float16
-            # would overflow sooner on more devices.
-            grads = [variable.value.grad for variable in self.model.trainable_variables]
-            torch._foreach_mul_([grad for grad in grads if grad is not None], self.devices)
-        return torch.stack(parts).sum() * self.devices
+                self.model.optimizer.scale_loss(loss).backward()
+            parts.append(loss.detach() * (1 if alike else self.devices))
+        # DDP takes the mean over the processes, but parts add up. The factors are not on the loss, where float16 would
+        # overflow sooner on more devices, and a backward pass that is not linear would not be that of one device.
+        self._multiply_gradients((1 if whole else self.devices) * update[0][0].gradient_scale)
+        return torch.stack(parts).sum()
+
+    def _multiply_gradients(self, factor: int) -> None:
+        grads = [variable.value.grad for variable in self.model.trainable_variables]
+        if factor != 1:
+            torch._foreach_mul_([grad for grad in grads if grad is not None], factor)
 
     def _denominators(self, update: Sequence[Any]) -> list[torch.Tensor]:
         """Count what the losses of all batches of an update divide by, in a forward pass over each."""
@@ -231,6 +252,9 @@ class Adapter:
     def state(self) -> State:
         return common.state(self.model)
 
+    def states(self) -> list[np.ndarray]:
+        return [common.to_numpy(variable.value) for variable in self.model.non_trainable_variables]
+
     def load_state(self, state: State) -> None:
         common.load_state(self.model, state)
 
@@ -258,7 +282,8 @@ class Adapter:
     def evaluate_step(self, batch: Any) -> Any:
         sharding, trees = batch
         with torch.no_grad(), common.use(sharding):
-            return common.local_loss(self.model, self.plan, trees, training=False) * self.devices
+            loss = common.local_loss(self.model, self.plan, trees, training=False)
+        return loss * (self.devices // common.same(self.plan, sharding))
 
     def losses(self, handles: Sequence[Any]) -> list[float]:
         local = torch.stack(list(handles)).cpu().numpy().astype(np.float64)

@@ -17,12 +17,14 @@ import numpy as np
 from kmgpu.data import trees
 from kmgpu.data.ahead import Ahead
 from kmgpu.data.loader import Batch, updates
-from kmgpu.data.source import Arrays, Source
+from kmgpu.data.order import content_hashes
+from kmgpu.data.source import FIELDS, Arrays, Source
 
 Update = tuple[Batch, ...]
 Updates = Generator[Update, None, None]
 MOST_LABEL_BYTES = 1 << 28  # that are looked through before training
 MOST_COPIED_BYTES = 1 << 28  # held in every process without a word
+PRINTED = 64  # rows of a fingerprint
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ class Feed(Protocol):
 
     def labels(self) -> Any:
         """Return the y of all rows where that is one array in memory, or else of some rows."""
+
+    def fingerprint(self) -> np.ndarray:
+        """Return (n,) int64 that are the same in all processes, unless these have data of their own."""
 
     def epoch(self, number: int, start: int = 0) -> Ahead[Update]:
         """Begin an epoch at a step; close it where it is not read to its end."""
@@ -108,6 +113,16 @@ class RowFeed:
     def labels(self) -> Any:
         y = self._source.fields[1] if isinstance(self._source, Arrays) else None
         return y if isinstance(y, np.ndarray) and y.nbytes <= MOST_LABEL_BYTES else self.first()[0].y
+
+    def fingerprint(self) -> np.ndarray:
+        """The number of rows, and hashes of some of them where reading them again gives the same."""
+        rows = len(self._source)
+        hashes = np.zeros(PRINTED, np.int64)
+        if isinstance(self._source, Arrays):
+            some = self._source.take(np.linspace(0, rows - 1, PRINTED).astype(np.int64))
+            arrays = [array for name, field in zip(FIELDS, some, strict=True) for _, array in trees.leaves(field, name)]
+            hashes = content_hashes(arrays)
+        return np.array([rows, *hashes])
 
     def epoch(self, number: int, start: int = 0) -> Ahead[Update]:
         begun, self._begun = self._begun, None

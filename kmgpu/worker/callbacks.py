@@ -25,6 +25,7 @@ class Callbacks:
         """``epoch`` is the one at which a run that is resumed goes on."""
         self.stop: str | None = None  # who has set model.stop_training; the same in all processes
         self.seconds = 0.0  # spent in hooks
+        self.changes = 0  # how often a callback has changed what is trained, or how; the same in all processes
         self._adapter = run.adapter
         self._saved = bool(run.job.checkpoints)
         self._watch = run.adapter.tools.Watch(run.adapter.model)
@@ -132,14 +133,15 @@ class Callbacks:
 
     def _run(self, hook: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
         """Return what the callbacks have decided: who stops, which variables they assigned to, new settings."""
-        model, before, stop = self._adapter.model, self._watch.settings(), self.stop
+        model, stop, each_batch = self._adapter.model, self.stop, "_batch_" in hook
+        before = self._watch.settings(each_batch)
         for callback in self._called[hook]:
             with self._guarded():
                 _call(callback, hook, arguments)
-            if "_batch_" not in hook and (refused := self._watch.refused()):
+            if not each_batch and (refused := self._watch.refused()):
                 raise UsageError(f"the callback {_name(callback)} {refused} ({hook})")
             stop = (stop or _name(callback)) if model.stop_training else None
-        settings = self._watch.settings()
+        settings = self._watch.settings(each_batch)
         decided = {
             "stop": None if stop == self.stop else [stop],
             "settings": None if settings == before else settings,
@@ -175,9 +177,11 @@ class Callbacks:
             (self.stop,) = decided["stop"]
         if decided.get("changed"):
             self._adapter.share(decided["changed"])
+            self.changes += 1
         if decided.get("settings"):
             self._watch.set(decided["settings"])
             self._adapter.rebuild()
+            self.changes += 1
 
 
 def _call(callback: Any, hook: str, arguments: tuple[Any, ...]) -> None:

@@ -19,9 +19,10 @@ from kmgpu.worker import nonfinite, rates, resuming, weights
 from kmgpu.worker.callbacks import Callbacks
 from kmgpu.worker.progress import Mean, Progress
 from kmgpu.worker.rates import Rate
+from kmgpu.worker.rechecks import Rechecks
 from kmgpu.worker.run import Run
 from kmgpu.worker.saving import Saver, Stopped
-from kmgpu.worker.sizes import idle_notes, shares
+from kmgpu.worker.sizes import expected_sizes, idle_notes, shares
 from kmgpu.worker.windows import Window, windows
 
 
@@ -64,6 +65,7 @@ class Beside:
     before: resuming.Before | None  # the checkpoint from which the run goes on
     callbacks: Callbacks
     rate: Rate | None
+    rechecks: Rechecks
 
 
 def _begin(run: Run, epoch: int) -> tuple[str, Beside]:
@@ -99,7 +101,7 @@ def _begin(run: Run, epoch: int) -> tuple[str, Beside]:
     saver = Saver(run, initial, resuming.best_value(run, before.manifest) if before else None, callbacks)
     for note in callbacks.notes():
         run.record("note", text=note)
-    return initial, Beside(saver, before, callbacks, rate)
+    return initial, Beside(saver, before, callbacks, rate, Rechecks(run.record, resumed=before is not None))
 
 
 def _prepare(run: Run) -> list[str]:
@@ -109,9 +111,10 @@ def _prepare(run: Run) -> list[str]:
     firsts = [feed.first() for _, feed in feeds]
     for (what, _), first in zip(feeds, firsts, strict=True):
         tools.check_targets(model, first[0], what)
+    evaluated = () if run.validation is None else expected_sizes(run.validation)
     options = {
         "loss_gather": run.job.loss_gather, "track": run.job.track,
-        "sizes": run.train.sizes, "evaluated": () if run.validation is None else run.validation.sizes,
+        "sizes": expected_sizes(run.train), "evaluated": evaluated, "validation": firsts[-1][0],
     }  # fmt: skip
     notes = adapter.prepare(run.recipe, firsts[0], options)
     for (what, feed), first in zip(feeds, firsts, strict=True):
@@ -200,6 +203,8 @@ def _window(run: Run, progress: Progress, beside: Beside, window: Window, source
     clock, waited = time.perf_counter() - window.waited, source.waited - window.waited
     updates, handles = [], []
     for number, update in enumerate(window, progress.updates):
+        if number == progress.updates:
+            clock += beside.rechecks.before(adapter, update, number, window.compiling, beside.callbacks.changes)
         if rate is not None and number < rate.warmup:
             rates.assign(adapter, rate.at(number))
         handles.append(adapter.train_step([adapter.put(batch) for batch in update]))

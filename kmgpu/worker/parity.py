@@ -40,7 +40,8 @@ def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, feed: Feed, 
     folder = rundir.path / "parity" if reference is None else Path(reference) / "parity"
     steps = feed.sample(job.options["steps"])
     sizes = tuple(dict.fromkeys(_update_size(update) for update in steps))
-    record("facts", **_prepare(job, rundir, adapter, recipe, steps[0], sizes))
+    evaluated = tuple(dict.fromkeys(batch.size for update in steps for batch in update))
+    record("facts", **_prepare(job, rundir, adapter, recipe, steps[0], sizes, evaluated))
     names = adapter.tools.names(adapter.model)
     kept = job.options["keep_random"] or job.randomness == "portable"
     keep_random = contextlib.nullcontext() if kept else adapter.tools.without_randomness()
@@ -58,9 +59,10 @@ def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, feed: Feed, 
 
 
 def _prepare(
-    job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, first: Update, sizes: tuple[int, ...]
-) -> dict[str, Any]:
-    options = {"loss_gather": job.loss_gather, "track": job.track, "sizes": sizes, "evaluated": ()}
+    job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, first: Update, sizes: tuple[int, ...],
+    evaluated: tuple[int, ...],
+) -> dict[str, Any]:  # fmt: skip
+    options = {"loss_gather": job.loss_gather, "track": job.track, "sizes": sizes, "evaluated": evaluated}
     notes = adapter.prepare(recipe, first, options)
     initial = weights.initialise(adapter, job, rundir)
     told = {"notes": notes, "initial_weights": initial, "batch_size": first[0].update_size}
@@ -92,8 +94,9 @@ def _reference(
     floor, losses = [], []
     layers: dict[str, np.ndarray] = {}
     sizes: set[int] = set()
+    evaluated = _firsts_of_size(steps)
     for number, batch in enumerate(steps):
-        results = [_result(adapter, batch, variant, state, dtype) for variant in VARIANTS]
+        results = [_result(adapter, batch, variant, state, dtype, number in evaluated) for variant in VARIANTS]
         _write(folder / f"state-{number:04d}.safetensors", _flat(state))
         for name, result in zip(VARIANTS, results, strict=True):
             _write(folder / f"{name}-{number:04d}.safetensors", _flat(result))
@@ -102,9 +105,9 @@ def _reference(
             layers |= {f"{number:04d}/{name}": array for name, array in _layers(adapter, batch).items()}
         adapter.load_state(State(state.trainable, results[0].states, state.slots))
         adapter.apply(results[0].gradients)
-        state = adapter.state()
+        before, state = state, adapter.state()
         losses.append(results[0].loss)
-        floor.append(_compare_step(results[-1], results[0], names))
+        floor.append(_compare_step(results[-1], results[0], before, names))
     _write(folder / f"state-{len(steps):04d}.safetensors", _flat(state))
     order = {name: np.array(place) for place, name in enumerate(layers)}  # safetensors sorts its names
     _write(folder / "layers.safetensors", layers | {f"order/{name}": place for name, place in order.items()})
@@ -122,18 +125,20 @@ def _cell(
     adapter: Adapter, steps: list[Update], folder: Path, names: dict[str, list[str]], dtype: str
 ) -> dict[str, Any]:
     found, losses = [], []
+    evaluated = _firsts_of_size(steps)
     for number, batch in enumerate(steps):
-        before = _read_state(folder, number)
+        before, after = _read_state(folder, number), _read_state(folder, number + 1)
         adapter.load_state(before)
         compared = []
         for name in VARIANTS[:-1]:
             truth = _read_result(folder / f"{name}-{number:04d}.safetensors")
-            compared.append(_compare_step(_result(adapter, batch, name, before, dtype), truth, names))
+            mine = _result(adapter, batch, name, before, dtype, number in evaluated)
+            compared.append(_compare_step(mine, truth, before, names))
             if name == VARIANTS[0]:
                 losses.append(truth.loss)
         truth = _read_result(folder / f"{VARIANTS[0]}-{number:04d}.safetensors")
         adapter.apply(truth.gradients)
-        update = _update_errors(adapter.state(), before, _read_state(folder, number + 1), names)
+        update = _update_errors(adapter.state(), before, after, names)
         found.append({"variants": compared, "update": update})
     layers = _layer_errors(adapter, steps, folder) if _parts(found, dtype) else []
     adapter.load_state(_read_state(folder, 0))
@@ -191,30 +196,45 @@ def _trajectory(
     return {"losses": loss_errors, "weights": weight_errors, "first_weights": first, "final_weights": final}
 
 
-def _compare_step(mine: StepResult, truth: StepResult, names: dict[str, list[str]]) -> dict[str, Any]:
+def _firsts_of_size(steps: list[Update]) -> set[int]:
+    """Return the first step of each size, which is evaluated too."""
+    sizes = [_update_size(update) for update in steps]
+    return {sizes.index(size) for size in sizes}
+
+
+def _compare_step(mine: StepResult, truth: StepResult, before: State, names: dict[str, list[str]]) -> dict[str, Any]:
+    states = zip(names["other"], mine.states, before.other, truth.states, strict=True)
     return {
         "loss": truth.loss,
         "loss_error": relative(mine.loss, truth.loss),
         "gradient_norm": _norm_of_all(truth.gradients),
         "metrics": {name: relative(value, truth.metrics[name]) for name, value in mine.metrics.items()},
         "gradients": _errors(mine.gradients, truth.gradients, names["trainable"]),
-        "states": {name: error(a, b) for name, a, b in zip(names["other"], mine.states, truth.states, strict=True)},
+        "states": {name: _change_error(value, old, new) for name, value, old, new in states},
     }
 
 
-def _update_errors(mine: State, before: State, after: State, names: dict[str, list[str]]) -> dict[str, float]:
-    """Return for each weight and slot how far its change is from the reference's, relative to the change.
+def _change_error(mine: np.ndarray, before: np.ndarray, truth: np.ndarray) -> float:
+    """Return how far a new value is from the reference's, relative to the change, which may be small beside it.
 
-    What storing a value rounds (two units in the last place) is no error of the update, however small that is.
+    What storing a value rounds (two units in the last place) is no error, however small the change is.
     """
+    if mine.shape != truth.shape or (np.isfinite(mine) != np.isfinite(truth)).any():
+        return float("inf")
+    finite = np.isfinite(truth)
+    value, old, new = (np.where(finite, array, 0).astype(np.float64) for array in (mine, before, truth))
+    rounding = 2 * np.finfo(truth.dtype).eps * _norm(new) if truth.dtype.kind == "f" else 0.0
+    apart = max(0.0, _norm(value - new) - rounding)
+    return float(apart / max(_norm(new - old), TINY)) if apart else 0.0
+
+
+def _update_errors(mine: State, before: State, after: State, names: dict[str, list[str]]) -> dict[str, float]:
+    """Return for each weight and slot how far its change is from the reference's."""
     errors = {}
     for kind in ("trainable", "slots"):
         groups = (getattr(mine, kind), getattr(before, kind), getattr(after, kind), names[kind])
         for value, old, truth, name in zip(*groups, strict=True):
-            new = truth.astype(np.float64)
-            rounding = 2 * np.finfo(truth.dtype).eps * _norm(truth) if truth.dtype.kind == "f" else 0.0
-            apart = max(0.0, _norm(value.astype(np.float64) - new) - rounding)
-            errors[name] = float(apart / max(_norm(new - old.astype(np.float64)), TINY)) if apart else 0.0
+            errors[name] = _change_error(value, old, truth)
     return errors
 
 
@@ -253,15 +273,35 @@ def _norm(array: np.ndarray) -> float:
     return float(np.linalg.norm(np.asarray(array, np.float64)))
 
 
-def _result(adapter: Adapter, update: Update, variant: str, state: State, dtype: str) -> StepResult:
-    """Return a step from this state, which the adapter has, on a variant of the update, or of the weights."""
+def _result(
+    adapter: Adapter, update: Update, variant: str, state: State, dtype: str, evaluated: bool
+) -> StepResult:
+    """Return a step from this state, which the adapter has, on a variant of the update, or of the weights.
+
+    Among its metrics are those of its rows in an evaluation, where it is to be ``evaluated``.
+    """
     if variant == VARIANTS[0] or _floating(update):
-        return adapter.step_result(_put(adapter, _variant(update, variant, dtype)))
-    adapter.load_state(_moved_weights(state, variant, dtype))
+        start, rows = state, _variant(update, variant, dtype)
+    else:
+        start, rows = _moved_weights(state, variant, dtype), update
+        adapter.load_state(start)
     try:
-        return adapter.step_result(_put(adapter, update))
+        result = adapter.step_result(_put(adapter, rows))
+        if evaluated:
+            result = dataclasses.replace(result, metrics=result.metrics | _scores(adapter, rows))
+            adapter.load_state(state)
+        return result
     finally:
-        adapter.load_state(state)
+        if start is not state:
+            adapter.load_state(state)
+
+
+def _scores(adapter: Adapter, update: Update) -> dict[str, Any]:
+    """Return loss and metrics of the rows of an update where the model does not train; layers may assign states."""
+    batches = [dataclasses.replace(batch, offset=0, update=0) for batch in update]
+    losses = adapter.losses([adapter.evaluate_step(adapter.put(batch)) for batch in batches])
+    scores = {"loss": float(np.average(losses, weights=[batch.size for batch in batches])), **adapter.metrics()}
+    return {f"{name} in evaluation": value for name, value in scores.items()}
 
 
 def _floating(update: Update) -> bool:

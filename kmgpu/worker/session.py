@@ -106,19 +106,35 @@ class Session:
         elif job.mode == "evaluate":
             what = job.options["data"]
             steps = recipe.validation_steps if what == "validation" else recipe.steps_per_epoch
-            using.evaluate(job, rundir, adapter, recipe, whole(getattr(recipe, what), what, steps), record)
+            rows = whole(getattr(recipe, what), what, steps)
+            check_processes(adapter, rows, what)
+            using.evaluate(job, rundir, adapter, recipe, rows, record)
         elif job.mode == "export":
             using.export(job, rundir, adapter, recipe, whole(recipe.train, "train"), record)
         elif job.mode == "parity":
-            parity.run(job, rundir, adapter, recipe, open_feed(recipe.train, train), record)
+            rows = open_feed(recipe.train, train)
+            check_processes(adapter, rows, "train")
+            parity.run(job, rundir, adapter, recipe, rows, record)
         else:
             trained = open_feed(recipe.train, train)
+            check_processes(adapter, trained, "train")
             validation = None
             if recipe.validation is not None:
                 validation = whole(recipe.validation, "validation", recipe.validation_steps)
+                check_processes(adapter, validation, "validation")
             loop.train(Run(job, rundir, adapter, recipe, trained, validation, record))
         if events is not None:
             events.close()
+
+
+def check_processes(adapter: Adapter, feed: Feed, what: str) -> None:
+    """Raise UsageError if the processes, each of which has called the recipe, have made other data of it."""
+    prints = adapter.gather(feed.fingerprint())
+    if (prints != prints[0]).any():
+        raise UsageError(
+            f"{what} is not the same in all {adapter.processes} processes, each of which calls recipe(): give random "
+            "generators a seed, such as np.random.default_rng(0), or give the data as a function, which is called once"
+        )
 
 
 def make_recipe(job: Job, adapter: Adapter) -> Recipe:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kmgpu.data.feed import Feed
 from kmgpu.data.loader import split
 from kmgpu.errors import counted
 
@@ -12,6 +13,11 @@ def shares(batch_size: int, devices: int) -> list[int]:
     """Return the rows of each device; every device has all rows of a batch smaller than the devices."""
     parts = split(batch_size, devices)
     return [part.stop - part.start for part in parts] if parts else [batch_size] * devices
+
+
+def expected_sizes(feed: Feed) -> tuple[int, ...]:
+    """Return the rows of the updates to come; a stream, of which only the first is known, may have a shorter one."""
+    return (*feed.sizes, feed.sizes[0] - 1) if feed.stream and feed.sizes[0] > 1 else feed.sizes
 
 
 def idle_notes(sizes: Sequence[int], devices: int) -> list[str]:

@@ -51,7 +51,7 @@ def write(path: Path, named: Sequence[tuple[str, list[np.ndarray]]], numbered: b
     tensors: dict[str, np.ndarray] = {}
     for index, (name, values) in enumerate(named):
         key = f"{index:04d}/{name}" if numbered else name if name not in tensors else f"{name}_{index}"
-        tensors[key] = np.ascontiguousarray(values[0])
+        tensors[key] = np.require(values[0], requirements="C")  # which leaves a scalar one
     save_file(tensors, path, metadata={"order": json.dumps(list(tensors))})  # safetensors sorts by name
 
 

@@ -10,7 +10,7 @@ from kmgpu.backends.common.callbacks import (
     learning_rate,
     overridden,
 )
-from kmgpu.backends.common.check import check
+from kmgpu.backends.common.check import check, check_pieces, recheck
 from kmgpu.backends.common.imports import import_keras, stock_keras
 from kmgpu.backends.common.layers import layer_outputs, watched_layers
 from kmgpu.backends.common.metrics import of_device, parts
@@ -38,15 +38,15 @@ from kmgpu.backends.common.randomness import (
     without_randomness,
 )
 from kmgpu.backends.common.sharding import Denominators, Policy, Sharding, as_shipped, unshared, use
-from kmgpu.backends.common.step import local_loss, predict, restored
+from kmgpu.backends.common.step import local_loss, predict, restored, same
 from kmgpu.backends.common.targets import check_labels, check_targets, check_validation
 
 __all__ = [
     "Denominators", "Plan", "Policy", "Sharding", "Watch", "as_keras", "as_shipped", "assign", "assigned",
-    "assigned_weights", "build", "callback_list", "check", "check_callbacks", "check_labels", "check_targets",
-    "check_validation", "dtypes", "finalize", "go_on",
-    "ignored_by_steps", "import_keras", "layer_outputs", "learning_rate", "load_random_state", "load_state",
-    "local_loss", "make_plan", "metric_results", "model_facts", "names", "of_device", "overridden", "parts",
-    "portable", "precision_facts", "predict", "random_state", "restored", "set_precision", "set_randomness", "state",
+    "assigned_weights", "build", "callback_list", "check", "check_callbacks", "check_labels", "check_pieces",
+    "check_targets", "check_validation", "dtypes", "finalize", "go_on", "ignored_by_steps", "import_keras",
+    "layer_outputs", "learning_rate", "load_random_state", "load_state", "local_loss", "make_plan",
+    "metric_results", "model_facts", "names", "of_device", "overridden", "parts", "portable", "precision_facts",
+    "predict", "random_state", "recheck", "restored", "same", "set_precision", "set_randomness", "state",
     "stock_keras", "to_numpy", "unshared", "use", "watched_layers", "without_randomness",
 ]  # fmt: skip

@@ -42,6 +42,8 @@ def batch_norm_in_groups(original: Callable[..., Any]) -> Callable[..., Any]:
         from keras import ops
 
         here = sharding()
+        if here.batch_norm == "moving":
+            return original(self, inputs, training=False, mask=mask)
         parts = split(inputs.shape[0] or 0, here.groups) if here.groups > 1 else None
         if not (training and self.trainable and parts):
             return original(self, inputs, training=training, mask=mask)

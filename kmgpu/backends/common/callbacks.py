@@ -124,14 +124,20 @@ class Watch:
         inner = [getattr(model.optimizer, "inner_optimizer", None), *getattr(model.optimizer, "optimizers", ())]
         self._optimizers = [model.optimizer, *(optimizer for optimizer in inner if optimizer is not None)]
         self._layers, self._variables = model._flatten_layers(), model.variables
+        losses = (model._compile_loss._flat_losses or ()) if model._compile_loss is not None else ()
+        self._holders = [*self._layers, *(loss for _, loss, _, _ in losses)]
         self._rates = [optimizer._learning_rate for optimizer in self._optimizers]
 
-    def settings(self) -> dict[str, Any]:
-        """Return what is trainable (of layers, of variables), and the plain numbers of the optimizers."""
+    def settings(self, each_batch: bool = False) -> dict[str, Any]:
+        """Return what is trainable (of layers, of variables), and the plain numbers of optimizers, layers and losses.
+
+        The numbers of Keras's own layers are left out for a hook that is called with ``each_batch``.
+        """
+        holders = [*self._optimizers, *self._holders]
         return {
             "layers": [bool(layer._trainable) for layer in self._layers],
             "variables": [bool(variable.trainable) for variable in self._variables],
-            "optimizers": [_numbers(optimizer) for optimizer in self._optimizers],
+            "numbers": [{} if each_batch and _of_keras(holder) else _numbers(holder) for holder in holders],
         }
 
     def set(self, settings: dict[str, Any]) -> None:
@@ -140,9 +146,10 @@ class Watch:
             layer._trainable = trainable
         for variable, trainable in zip(self._variables, settings["variables"], strict=True):
             variable.trainable = trainable
-        for optimizer, values in zip(self._optimizers, settings["optimizers"], strict=True):
+        for holder, values in zip([*self._optimizers, *self._holders], settings["numbers"], strict=True):
             for name, value in values.items():
-                setattr(optimizer, name, value)
+                if getattr(holder, name, None) != value:
+                    setattr(holder, name, value)
 
     def refused(self) -> str | None:
         """Return what a callback has done that training cannot follow, or None."""
@@ -169,11 +176,15 @@ class Watch:
         return None
 
 
-def _numbers(optimizer: Any) -> dict[str, Any]:
+def _of_keras(holder: Any) -> bool:
+    return type(holder).__module__.startswith("keras.src.layers.")
+
+
+def _numbers(holder: Any) -> dict[str, Any]:
     """Return the attributes that are plain numbers, or may become one, such as momentum, clipnorm, weight_decay."""
     found: dict[str, Any] = {}
-    for name, value in vars(optimizer).items():
-        if name.startswith("_") or name == "built":
+    for name, value in vars(holder).items():
+        if name.startswith(("_", "stop_")) or name == "built":  # Keras's methods set stop_training and its like
             continue
         if value is None or isinstance(value, (bool, int)):
             found[name] = value

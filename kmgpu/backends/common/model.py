@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,18 +33,19 @@ def build(model: Any, sample: Batch, scored: bool = True) -> Copies:
     own = any(not type(layer).__module__.startswith("keras.src.") for layer in model._flatten_layers())
     if model._compile_loss is None and not own:  # a layer or model of the user's own may add losses
         raise UsageError("the recipe's model has no loss; give model.compile one, such as loss='mse'")
-    for name in ("train_step", "test_step"):
-        if not getattr(model, name).__func__.__module__.startswith("keras.src."):
+    steps = ("train_step", "test_step", "make_train_function", "make_test_function")
+    for name in steps if scored else ("predict_step", "make_predict_function"):
+        if overrides(model, name):
+            instead = "override compute_loss or compute_metrics instead" if scored else "put it into call instead"
             raise UsageError(
-                f"{type(model).__name__} overrides {name}, which is not portable between backends; "
-                "override compute_loss or compute_metrics instead"
+                f"{type(model).__name__} overrides {name}, which is not portable between backends; {instead}"
             )
     trees = keras.tree.map_structure(
         lambda array: None if array is None else as_keras(array), (sample.x, sample.y, sample.sample_weight)
     )
     with _in_one_sentence():
         if not model.built or not scored:
-            model(keras.tree.map_structure(spec, trees[0]))
+            model(keras.tree.map_structure(lambda a: spec(a, sample.size), trees[0]))
     scale_losses(model)
     if not model.trainable_variables:
         raise UsageError("the recipe's model has no trainable weights")
@@ -54,11 +55,18 @@ def build(model: Any, sample: Batch, scored: bool = True) -> Copies:
     _copy(copies)
     with _in_one_sentence():
         if scored:
-            model._symbolic_build(data_batch=trees)  # loss and metrics; it would build the optimizer too
+            # Loss and metrics; it would build the optimizer too. A process may have a share of the rows.
+            model._symbolic_build(data_batch=keras.tree.map_structure(lambda a: spec(a, sample.size), trees))
     if portable():
         refuse(model)
         learn_draws(model, trees[0])
     return copies
+
+
+def overrides(model: Any, name: str) -> bool:
+    """Whether a method of a model is not Keras's: of a class of the user's own, or set on the model itself."""
+    method = getattr(model, name)
+    return not str(getattr(getattr(method, "__func__", method), "__module__", "")).startswith("keras.src.")
 
 
 @contextlib.contextmanager
@@ -73,16 +81,48 @@ def _in_one_sentence() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def perturbed(model: Any) -> Iterator[None]:
-    """Within this context the trainable weights are a little off, since zeros hide what depends on them."""
+def perturbed(model: Any, seed: int = 0) -> Iterator[None]:
+    """Within this context weights are a little off, since zeros hide what depends on them.
+
+    Those that are not trained grow, since variances must not be negative.
+    """
+    generator = np.random.default_rng(seed)
+
+    def off(value: np.ndarray) -> np.ndarray:
+        return value + 0.05 * generator.standard_normal(value.shape)
+
+    def larger(value: np.ndarray) -> np.ndarray:
+        return value + np.abs(off(value) - value) if value.dtype.kind == "f" else value
+
+    with _changed(model.trainable_variables, off), _changed(model.non_trainable_variables, larger):
+        yield
+
+
+@contextlib.contextmanager
+def rounded(model: Any) -> Iterator[None]:
+    """Within this context the trainable weights are off by one rounding."""
     generator = np.random.default_rng(0)
-    before = [to_numpy(variable.value) for variable in model.trainable_variables]
-    for variable, value in zip(model.trainable_variables, before, strict=True):
-        variable.assign((value + 0.05 * generator.standard_normal(value.shape)).astype(value.dtype))
+
+    def off(value: np.ndarray) -> np.ndarray:
+        unit = float(np.finfo(value.dtype).eps) if value.dtype.kind == "f" else 0.0
+        return value * (1 + unit * generator.standard_normal(value.shape))
+
+    with _changed(model.trainable_variables, off):
+        yield
+
+
+@contextlib.contextmanager
+def _changed(variables: Sequence[Any], function: Callable[[np.ndarray], np.ndarray]) -> Iterator[None]:
+    from keras import ops
+
+    # MirroredStrategy gives no array of a variable that is not trained itself.
+    before = [to_numpy(ops.copy(variable.value)) for variable in variables]
+    for variable, value in zip(variables, before, strict=True):
+        variable.assign(np.asarray(function(value), value.dtype))
     try:
         yield
     finally:
-        for variable, value in zip(model.trainable_variables, before, strict=True):
+        for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
 
 
@@ -128,11 +168,14 @@ def assigned(model: Any) -> list[Any]:
     return [*assigned_weights(model), *model.non_trainable_variables, *model.metrics_variables]
 
 
-def spec(array: np.ndarray) -> Any:
-    """Return a symbolic tensor like an array."""
+def spec(array: np.ndarray | None, rows: int | None = None) -> Any:
+    """Return a symbolic tensor like an array, of so many rows if they are given; None for None."""
     import keras
 
-    return keras.KerasTensor(array.shape, keras.backend.standardize_dtype(array.dtype))
+    if array is None:
+        return None
+    shape = array.shape if rows is None else (rows, *array.shape[1:])
+    return keras.KerasTensor(shape, keras.backend.standardize_dtype(array.dtype))
 
 
 def core(message: str) -> str:

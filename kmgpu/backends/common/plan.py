@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from kmgpu.backends.common.metrics import adds_up, kept, kept_in_call, of_all_rows
+from kmgpu.backends.common.model import as_keras, overrides, spec
+from kmgpu.backends.common.sharding import Denominators, Sharding, use
+from kmgpu.data.loader import Batch
 from kmgpu.errors import UsageError
 
 _COUPLED_LOSSES = {"Circle", "circle"}
@@ -37,7 +41,7 @@ class Plan:
     gather_loss: tuple[str, ...]  # why the loss is computed over the whole batch on every replica; empty: it is not
     gather_metrics: tuple[str, ...]  # the same of the metrics
     whole: tuple[str, ...] = ()  # why every replica computes the whole batch; empty: each computes its share
-    counts: bool = False  # whether a denominator of the loss depends on masks or weights
+    counts: bool = False  # whether, of an update in pieces, a denominator of the loss depends on masks or weights
     of_all_rows: tuple[bool, ...] = ()  # of each metrics variable: whether a replica has the state of all rows
     kept: tuple[str, ...] = ()  # names of metrics that the forward pass updates
     gathered_bytes: int = 0  # that a training step gathers: inputs, targets, weights and outputs of the whole batch
@@ -57,6 +61,11 @@ class Plan:
             notes.append(f"the outputs are gathered for the metrics: {', '.join(self.gather_metrics)}")
         return notes
 
+    def gathering_metrics(self, model: Any, x: Any, why: str) -> Plan:
+        """Return the plan in which the metrics, too, are computed over the whole batch on every replica."""
+        states = of_all_rows(model, kept_in_call(model, x), bool(self.gather_loss), True)
+        return dataclasses.replace(self, gather_metrics=(why,), of_all_rows=states)
+
     @property
     def _cost(self) -> str:
         """What every device receives in a step, in words; the gradient of a loss goes the same way back."""
@@ -66,12 +75,16 @@ class Plan:
         return f" ({size / 2**20:.1f} MiB a step)" if size >= 2**20 else f" ({size / 2**10:.1f} KiB a step)"
 
 
-def make_plan(model: Any, x: Any, loss_gather: str = "auto", accumulate: int = 1) -> Plan:
-    """Look at a built model's loss and metrics, and return what they need; ``x`` are inputs of some rows."""
-    import keras
+def make_plan(
+    model: Any, x: Any, loss_gather: str = "auto", accumulate: int = 1, batch: Batch | None = None
+) -> Plan:
+    """Look at a built model's loss and metrics, and return what they need; ``x`` are inputs of some rows.
+
+    With ``accumulate``, ``batch`` is one of the pieces.
+    """
 
     reasons = []
-    own_loss = type(model).compute_loss is not keras.Model.compute_loss
+    own_loss = overrides(model, "compute_loss")
     if own_loss:
         reasons.append(f"{type(model).__name__}.compute_loss may look at all rows")
     if model._compile_loss is not None and model._compile_loss.built:
@@ -86,23 +99,44 @@ def make_plan(model: Any, x: Any, loss_gather: str = "auto", accumulate: int = 1
     coupled = []
     if model._compile_metrics is not None:
         coupled = [metric.name for metric in model._compile_metrics.metrics if not adds_up(metric)]
-    if type(model).compute_metrics is not keras.Model.compute_metrics:
+    if overrides(model, "compute_metrics"):
         coupled.append(f"{type(model).__name__}.compute_metrics")
     in_call = kept_in_call(model, x)
     own_rows = [m for m in kept(model) if m in in_call or (own_loss and not (reasons or coupled))]
     whole = [f"the metric {m.name} cannot be added up over devices" for m in own_rows if not adds_up(m)]
+    whole += [f"the model is made for batches of {size} rows" for size in _fixed_rows(model)]
     if reasons and accumulate > 1:
         raise UsageError(f"accumulate is {accumulate}, but {reasons[0]}; use accumulate=1, or a loss of single rows")
-    masks = any(isinstance(layer, keras.layers.Masking) or _makes_mask(layer) for layer in model._flatten_layers())
-    losses = [] if model._compile_loss is None else model._compile_loss._flat_losses or []
-    counts = masks or any(loss.reduction == "mean_with_sample_weight" for _, loss, _, _ in losses)
     return Plan(
-        tuple(dict.fromkeys(reasons)), tuple(dict.fromkeys(coupled)), tuple(whole), counts,
+        tuple(dict.fromkeys(reasons)), tuple(dict.fromkeys(coupled)), tuple(whole),
+        accumulate > 1 and (batch is None or _counts(model, batch)),
         of_all_rows(model, in_call, bool(reasons), bool(coupled)), tuple(metric.name for metric in in_call),
     )  # fmt: skip
 
 
-def _makes_mask(layer: Any) -> bool:
-    """Whether a layer may make a mask, which later layers and losses count."""
-    own = not type(layer).__module__.startswith("keras.src.")
-    return bool(getattr(layer, "mask_zero", False)) or (own and hasattr(type(layer), "compute_mask"))
+def _fixed_rows(model: Any) -> list[int]:
+    """Return the numbers of rows that the inputs of a model are made for, such as those of a stateful RNN."""
+    inputs: list[Any] = getattr(model, "inputs", None) or []
+    return sorted({int(tensor.shape[0]) for tensor in inputs if tensor.shape and tensor.shape[0] is not None})
+
+
+def _counts(model: Any, batch: Batch) -> bool:
+    """Whether the loss divides by something that depends on the rows: valid steps, weights. Found by tracing it."""
+    import keras
+
+    trees = keras.tree.map_structure(
+        lambda array: None if array is None else spec(as_keras(array), batch.size),
+        (batch.x, batch.y, batch.sample_weight),
+    )
+    counts = Denominators()
+
+    def loss(x: Any, y: Any, sample_weight: Any) -> Any:
+        outputs = model(x, **({"training": True} if model._call_has_training_arg else {}))
+        return model._compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=True)
+
+    try:
+        with use(Sharding(rows=batch.size, size=batch.size, update=batch.size, denominators=counts)):
+            keras.backend.compute_output_spec(loss, *trees)
+    except Exception:  # what cannot be traced may count; finding out costs a forward pass in each update
+        return True
+    return bool(counts.recorded)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,28 @@ def scale_losses(model: Any) -> None:
     scaling = keras.optimizers.LossScaleOptimizer
     if keras.config.dtype_policy().name == "mixed_float16" and not isinstance(model.optimizer, scaling):
         model.optimizer = scaling(model.optimizer)
+
+
+@contextlib.contextmanager
+def in_float32(model: Any) -> Iterator[None]:
+    """Within this context layers that compute in half precision, of weights in float32, compute in float32."""
+    import keras
+
+    half = [
+        layer
+        for layer in model._flatten_layers()
+        if str(layer.compute_dtype) in ("float16", "bfloat16")
+        and str(layer.variable_dtype) == "float32"
+        and getattr(layer._dtype_policy, "quantization_mode", None) is None
+    ]
+    before = [layer._dtype_policy for layer in half]
+    for layer in half:
+        layer._dtype_policy = keras.DTypePolicy("float32")
+    try:
+        yield
+    finally:
+        for layer, policy in zip(half, before, strict=True):
+            layer._dtype_policy = policy
 
 
 def epsilon(model: Any) -> float:

@@ -89,7 +89,7 @@ def _reduce_weighted_values(
         values, sample_weight = loss_module.squeeze_or_expand_to_same_rank(values, sample_weight)
         values = values * sample_weight
     if tuple(values.shape) == ():
-        return values  # a loss of the whole batch already; the adapters gather for those
+        return values * here.share  # of outputs without an axis but the rows, of which Keras takes the mean itself
     total = ops.sum(values)
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
         return ops.divide_no_nan(total, here.total(ops.cast(ops.sum(sample_weight), total.dtype)))

@@ -25,7 +25,7 @@ class Sharding:
     offset: int = 0  # position in the update of the batch's first row
     replicas: int = 1  # that compute the same where the batch is not shared
     all_sum: Callable[[Any], Any] = lambda tensor: tensor  # over the replicas; differentiable
-    batch_norm: str = "global"
+    batch_norm: str = "global"  # or "replica", or "moving": as where it does not train
     groups: int = 1  # shares of which BatchNorm takes statistics apart, as so many replicas would
     shipped: bool = False  # whether a replica does what the framework does by itself, as if its rows were all
     counts: bool = True  # whether metrics count this replica's rows; not where several replicas have the same rows

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from kmgpu.backends.common.batch_norm import merge_moving_statistics
+from kmgpu.backends.common.model import overrides
 from kmgpu.backends.common.plan import Plan
 from kmgpu.backends.common.randomness import seeds_of_update
 from kmgpu.backends.common.sharding import Sharding, sharding, size_of, unshared, use
@@ -23,15 +24,15 @@ gathered_bytes = {"shares": 0, "whole": 0}
 def local_loss(model: Any, plan: Plan, batch: Any, training: bool) -> Any:
     """Return this replica's part of the loss of the global batch (x, y, sample_weight); updates the metrics.
 
-    The parts of all replicas add up to the loss; so do their gradients. Where the outputs are gathered, or the batch is
-    not shared, every replica computes the whole loss L: its part is L / replicas, and gradients of a gathered loss flow
-    back to the rows of every replica.
+    The parts of all replicas add up to the loss; so do their gradients. Where the outputs are gathered, every replica
+    computes the whole loss L: its part is L / replicas, and gradients flow back to the rows of every replica. Where the
+    batch is not shared, each replica returns L itself: it and its gradient count for a part of ``same`` (below). They
+    are divided afterwards, since what is not linear in a backward pass, such as a clip, must see them as they are.
     """
     from keras import ops
 
     here = sharding()
-    shared = here.count > 1
-    if shared and plan.whole:
+    if here.count > 1 and plan.whole:
         groups = here.count if here.batch_norm == "replica" else 1
         whole = unshared(here.size, here.update, here.count, here.index, here.offset)
         with use(dataclasses.replace(whole, groups=groups, denominators=here.denominators)):
@@ -40,9 +41,14 @@ def local_loss(model: Any, plan: Plan, batch: Any, training: bool) -> Any:
             return local_loss(model, plan, rows, training)
     with contextlib.nullcontext() if here.counts else restored(model.metrics_variables):
         loss = _loss_of_rows(model, plan, here, batch, training)
-    if loss is None:
-        loss = ops.zeros(())
-    return loss / here.replicas if here.replicas > 1 and not shared else loss
+    return ops.zeros(()) if loss is None else loss
+
+
+def same(plan: Plan, here: Sharding) -> int:
+    """Return how many replicas compute the same whole loss of a batch; 1 where each computes a part."""
+    if here.count > 1:
+        return here.count if plan.whole else 1
+    return here.replicas
 
 
 def _loss_of_rows(model: Any, plan: Plan, here: Sharding, batch: Any, training: bool) -> Any:
@@ -85,9 +91,7 @@ def call(model: Any, x: Any, training: bool) -> Any:
 
 
 def update_metrics(model: Any, x: Any, y: Any, outputs: Any, sample_weight: Any) -> None:
-    import keras
-
-    if type(model).compute_metrics is not keras.Model.compute_metrics:
+    if overrides(model, "compute_metrics"):
         model.compute_metrics(x, y, outputs, sample_weight)
     elif model._compile_metrics is not None:
         model._compile_metrics.update_state(y, outputs, sample_weight)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kmgpu.backends.common.model import as_keras, core, spec
+from kmgpu.backends.common.model import as_keras, core, overrides, spec
 from kmgpu.data import trees
 from kmgpu.data.loader import Batch
 from kmgpu.errors import UsageError
@@ -17,7 +17,7 @@ def check_targets(model: Any, batch: Batch, what: str) -> None:
     """Raise UsageError if the loss needs a y and the data have none; the model need not be built."""
     import keras
 
-    own = type(model).compute_loss is not keras.Model.compute_loss if isinstance(model, keras.Model) else True
+    own = overrides(model, "compute_loss") if isinstance(model, keras.Model) else True
     if batch.y is None and not own and model._compile_loss is not None:
         raise UsageError(f"{what} is x alone, and the model's loss compares its output with a y; give {what} as (x, y)")
 
