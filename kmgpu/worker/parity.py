@@ -274,7 +274,7 @@ def _norm(array: np.ndarray) -> float:
 
 
 def _result(
-    adapter: Adapter, update: Update, variant: str, state: State, dtype: str, evaluated: bool
+    adapter: Adapter, update: Update, variant: str, state: State, dtype: str, evaluated: bool = False
 ) -> StepResult:
     """Return a step from this state, which the adapter has, on a variant of the update, or of the weights.
 
