@@ -7,12 +7,12 @@ from typing import Any
 from kmgpu.recipe import Recipe
 
 __version__ = "0.1.0"
-__all__ = ["Recipe", "compare", "evaluate", "export", "parity", "predict", "random", "train"]
+__all__ = ["Recipe", "check", "compare", "evaluate", "export", "parity", "predict", "random", "train"]
 
 # A recipe file must not load the orchestrator.
 _LAZY = {
-    "train": "kmgpu.training", "compare": "kmgpu.comparison", "parity": "kmgpu.proving", "evaluate": "kmgpu.using",
-    "predict": "kmgpu.using", "export": "kmgpu.exporting",
+    "train": "kmgpu.training", "compare": "kmgpu.comparison", "parity": "kmgpu.proving", "check": "kmgpu.checking",
+    "evaluate": "kmgpu.using", "predict": "kmgpu.using", "export": "kmgpu.exporting",
 }  # fmt: skip
 
 

@@ -545,6 +545,46 @@ def parity(
 
 
 @app.command()
+def check(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name or file.")],
+    backends: Annotated[str, typer.Option(metavar="LIST", help="Which backends.")] = "torch,tensorflow,jax",
+    devices: Annotated[int, typer.Option(metavar="N", help="How many devices, beside one.")] = 2,
+    device_kind: DeviceKind = "auto",
+    batch_size: BatchSize = None,
+    precision: Precision = "float32",
+    settings: Settings = None,
+    python: Pythons = None,
+) -> int:
+    """Look at a recipe before a run: its size, its operations, its memory, and what differs between backends.
+
+    It is built on each backend and takes two steps there, on one device and on N. Nothing is kept. Exit code 1 if it
+    does not run somewhere; `kmgpu parity` proves that what runs is the same mathematics.
+
+    \b
+    kmgpu check digits_cnn
+    kmgpu check my_recipe.py --backends torch,jax --devices 4 --set units=32
+    """
+    import shutil
+
+    from kmgpu import checking, recipe_card
+    from kmgpu.report import check as report
+
+    result = checking.check(
+        recipe,
+        backends=[name.strip() for name in backends.split(",")],
+        devices=devices,
+        settings=recipe_card.parse_settings(recipe_card.card(recipe_card.find_recipe(recipe)), settings or []),
+        batch_size=batch_size,
+        precision=precision,
+        python=_pythons(python),
+        device_kind=device_kind,
+        show=_print_now,
+    )
+    print("\n".join(["", *report.lines(result, min(shutil.get_terminal_size().columns, 120))]))
+    return 0 if result.ok else 1
+
+
+@app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a trained run.")],
     data: Annotated[str, typer.Option(metavar="train|validation", help="Which of the recipe's data.")] = "validation",
@@ -640,14 +680,44 @@ def recipes(name: Annotated[str | None, typer.Argument(metavar="NAME", help="Sho
     kmgpu recipes
     kmgpu recipes digits_cnn
     """
+    import shutil
+    import textwrap
+
     from kmgpu import recipe_card
 
     if name is None:
+        width = min(shutil.get_terminal_size().columns, 120)
         for card in recipe_card.shipped():
-            print(f"{card.name}: {card.summary}\n    {_settings(card)}")
+            print(textwrap.fill(f"{card.name}: {card.summary}", width, subsequent_indent="    "))
+            print(textwrap.indent(textwrap.fill(_settings(card), width - 4), "    "))
         return
     card = recipe_card.card(recipe_card.find_recipe(name))
     print(f"{card.name}: {card.doc}\n\nsettings: {_settings(card)}\nfile: {card.path}")
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the recipe; NAME.py is written.")],
+    origin: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="KIND",
+            help="mlp, cnn, resnet, vit, transformer, bert, gpt, lstm, table, vae, or a shipped recipe.",
+        ),
+    ] = "cnn",
+) -> None:
+    """Begin a recipe of your own: a file that runs at once, as a copy of a shipped one.
+
+    \b
+    kmgpu new my_recipe
+    kmgpu new my_recipe --from transformer
+    """
+    from kmgpu import scaffold
+
+    path, shipped = scaffold.new(name, origin)
+    print(f"{path} is a copy of {shipped}, and runs as it is. Change its data, then its model. To look at it:")
+    for command in ("check", "parity", "train"):
+        print(f"    kmgpu {command} {path}" + (" --backend jax" if command == "train" else ""))
 
 
 @app.command()

@@ -47,7 +47,7 @@ class Job:
     # When to write checkpoints: "on_stop", "every", "keep", "best" (kmgpu/checkpoints.py); none of them is never.
     checkpoints: dict[str, Any] = field(default_factory=dict)
     resume: str | None = None  # directory of the checkpoint to go on from
-    mode: str = "train"  # what the worker does: "train" or "parity"
+    mode: str = "train"  # what the worker does: "train", "parity", "check", ...
     options: dict[str, Any] = field(default_factory=dict)  # of the mode
 
     @property

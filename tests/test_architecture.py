@@ -36,8 +36,9 @@ REPORT = {"kmgpu.report"}
 ORCHESTRATOR = {
     f"kmgpu.{name}"
     for name in (
-        *("cli", "comparison", "environment", "exporting", "follow", "grid", "keeper", "launch", "live", "monitor"),
-        *("pacing", "proof", "proving", "recipe_card", "reporting", "resumption", "screens", "sinks"),
+        *("checking", "cli", "comparison", "environment", "exporting", "follow", "grid", "keeper", "launch", "live"),
+        *("monitor", "pacing", "proof", "proving", "recipe_card", "reporting", "resumption", "scaffold"),
+        *("screens", "sinks"),
         *("study", "studyfile", "training", "using"),
     )
 }
@@ -169,7 +170,7 @@ def test_a_shipped_recipe_imports_keras_and_the_public_interface():
         for name in imports_of(path):
             top = name.partition(".")[0]
             of_kmgpu = name in ("kmgpu", "kmgpu.data.datasets", "kmgpu.data.files", "kmgpu.data.texts")
-            assert of_kmgpu or top in {"keras", "numpy", *sys.stdlib_module_names}, path
+            assert of_kmgpu or top in {"keras", "keras_hub", "numpy", *sys.stdlib_module_names}, path
 
 
 @pytest.mark.parametrize("module", ADAPTERS)

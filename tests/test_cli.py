@@ -34,10 +34,12 @@ OPTIONS = {
     "parity": "--backends --devices --steps --dtype --precision --keep-random --device-kind --track --randomness "
     "--batch-size "
     "--seed --set --python --loss-gather --out --quiet",
+    "check": "--backends --devices --device-kind --batch-size --precision --set --python",
     "evaluate": "--data --backend --devices --device-kind --batch-size --checkpoint --python",
     "predict": "--input --output --force --backend --devices --device-kind --batch-size --checkpoint --python",
     "export": "--format --output --force --checkpoint --python",
     "recipes": "",
+    "new": "--from",
     "runs": "--clean --yes",
 }
 
@@ -444,6 +446,22 @@ def test_recipes_are_listed_with_summary_and_settings(capsys):
     assert code == 0 and "digits_cnn: " in out and "learning_rate=0.001" in out
     code, out, _ = kmgpu(capsys, "recipes", "digits_cnn")
     assert code == 0 and "settings: " in out and "digits_cnn.py" in out
+
+
+def test_a_new_recipe_is_begun_and_what_can_be_done_with_it_is_said(capsys):
+    code, out, _ = kmgpu(capsys, "new", "mine", "--from", "lstm")
+    assert code == 0 and Path("mine.py").exists()
+    assert out.splitlines()[0].startswith("mine.py is a copy of timeseries_lstm, and runs as it is.")
+    assert "    kmgpu check mine.py\n" in out
+    code, _, err = kmgpu(capsys, "new", "mine")
+    assert code == 2 and "mine.py exists" in err
+
+
+def test_choices_are_listed_and_kept_to(capsys):
+    _, out, _ = kmgpu(capsys, "recipes", "vae")
+    assert "size='tiny' (or 'full'), batch_size=64" in out
+    code, _, err = kmgpu(capsys, "train", "vae", "--backend", "jax", "--set", "size=big")
+    assert code == 2 and "vae: size is 'big'; it is one of 'tiny', 'full'" in err
 
 
 def test_runs_are_listed(capsys):

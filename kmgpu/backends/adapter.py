@@ -87,6 +87,12 @@ class Adapter(Protocol):
     def step_result(self, update: Sequence[Any]) -> StepResult:
         """What ``train_step`` would compute, without its update; changes no variable, resets metrics. All processes."""
 
+    def operations(self, update: Sequence[Any]) -> int | None:
+        """Floating-point operations of the matrix products and convolutions of a step, forward and backward.
+
+        Of this process's rows. None where the framework has no counter of them; changes nothing.
+        """
+
     def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
         """What each layer gives for the global batch in a training step, in the order of the calls. All processes."""
 

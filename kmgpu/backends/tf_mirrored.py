@@ -161,6 +161,9 @@ class Adapter:
         for variable, value in zip(changed, before, strict=True):
             variable.assign(value)
 
+    def operations(self, update: Sequence[Any]) -> int | None:
+        return None  # TensorFlow's profiler counts graphs of version 1 alone
+
     def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
         values, spec = batch
         names: list[str] = []

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
 
 from kmgpu.backends import common, torch_random
 from kmgpu.backends.adapter import Place, State, StepResult
@@ -235,6 +237,12 @@ class Adapter:
         if not isinstance(module, DistributedDataParallel):  # which has done that already, or is found not to have
             gradients = [self.gather(gradient).mean(axis=0) for gradient in gradients]
         return StepResult(loss, gradients, after, self.metrics())
+
+    def operations(self, update: Sequence[Any]) -> int | None:
+        # torch 2.13 has no formula for the fused attention of a CPU; as matrix products it is counted like any other.
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            self.step_result(update)
+        return counter.get_total_flops()
 
     def layer_outputs(self, batch: Any) -> dict[str, np.ndarray]:
         sharding, (x, _, _) = batch

@@ -22,7 +22,7 @@ from kmgpu.errors import KmgpuError, UsageError, first_line
 from kmgpu.job import Job
 from kmgpu.recipe import Recipe
 from kmgpu.rundir import EventWriter, RunDir
-from kmgpu.worker import failures, loop, parity, using
+from kmgpu.worker import checking, failures, loop, parity, using
 from kmgpu.worker.run import Run
 
 _adapter_module: ModuleType | None = None
@@ -111,6 +111,8 @@ class Session:
             using.evaluate(job, rundir, adapter, recipe, rows, record)
         elif job.mode == "export":
             using.export(job, rundir, adapter, recipe, whole(recipe.train, "train"), record)
+        elif job.mode == "check":
+            checking.run(job, rundir, adapter, recipe, open_feed(recipe.train, train), record)
         elif job.mode == "parity":
             rows = open_feed(recipe.train, train)
             check_processes(adapter, rows, "train")

@@ -12,6 +12,7 @@ from kmgpu.backends.common.callbacks import (
 )
 from kmgpu.backends.common.check import check, check_pieces, recheck
 from kmgpu.backends.common.imports import import_keras, stock_keras
+from kmgpu.backends.common.inspection import layer_notes, step_bytes
 from kmgpu.backends.common.layers import layer_outputs, watched_layers
 from kmgpu.backends.common.metrics import of_device, parts
 from kmgpu.backends.common.model import (
@@ -45,8 +46,8 @@ __all__ = [
     "Denominators", "Plan", "Policy", "Sharding", "Watch", "as_keras", "as_shipped", "assign", "assigned",
     "assigned_weights", "build", "callback_list", "check", "check_callbacks", "check_labels", "check_pieces",
     "check_targets", "check_validation", "dtypes", "finalize", "go_on", "ignored_by_steps", "import_keras",
-    "layer_outputs", "learning_rate", "load_random_state", "load_state", "local_loss", "make_plan",
+    "layer_notes", "layer_outputs", "learning_rate", "load_random_state", "load_state", "local_loss", "make_plan",
     "metric_results", "model_facts", "names", "of_device", "overridden", "parts", "portable", "precision_facts",
     "predict", "random_state", "recheck", "restored", "same", "set_precision", "set_randomness", "state",
-    "stock_keras", "to_numpy", "unshared", "use", "watched_layers", "without_randomness",
+    "step_bytes", "stock_keras", "to_numpy", "unshared", "use", "watched_layers", "without_randomness",
 ]  # fmt: skip
