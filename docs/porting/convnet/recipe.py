@@ -1,0 +1,30 @@
+"""Digits with a convnet, after the kind of keras.io/examples/vision/mnist_convnet."""
+
+import keras
+from keras import layers
+from sklearn.datasets import load_digits
+
+from kmgpu import Recipe
+
+
+def recipe():
+    digits = load_digits()
+    x = digits.images[..., None].astype("float32") / 16
+    y = digits.target
+    x_train, y_train, x_test, y_test = x[:1500], y[:1500], x[1500:], y[1500:]
+
+    model = keras.Sequential(
+        [
+            keras.Input(shape=(8, 8, 1)),
+            layers.Conv2D(32, kernel_size=3, padding="same", activation="relu"),
+            layers.MaxPooling2D(pool_size=2),
+            layers.Conv2D(64, kernel_size=3, padding="same", activation="relu"),
+            layers.MaxPooling2D(pool_size=2),
+            layers.Flatten(),
+            layers.Dropout(0.5),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+    model.compile(loss="sparse_categorical_crossentropy", optimizer="adam", metrics=["accuracy"])
+
+    return Recipe(model, train=(x_train, y_train), validation=(x_test, y_test), batch_size=128, epochs=15)
