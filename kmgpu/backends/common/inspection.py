@@ -47,6 +47,7 @@ def step_bytes(model: Any, batch: Batch) -> dict[str, int]:
 def _output_bytes(model: Any, batch: Batch) -> int:
     """Return the bytes of what all layers give, found by calling the model on shapes alone."""
     import keras
+    from keras.src import backend
 
     outputs: list[Any] = []
     original = keras.layers.Layer.__call__
@@ -65,7 +66,7 @@ def _output_bytes(model: Any, batch: Batch) -> int:
 
     keras.layers.Layer.__call__ = call_and_keep
     try:
-        keras.backend.compute_output_spec(
+        backend.compute_output_spec(
             lambda x: model(x, training=True) if model._call_has_training_arg else model(x),
             keras.tree.map_structure(spec, batch.x),
         )
