@@ -21,6 +21,20 @@ DASHES = {"torch": "", "tensorflow": "6 3", "jax": "2 3"}
 NAMES = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 220, 56, 12, 26, 34
 
+INTRODUCTION = (
+    "Each recipe is one file that runs as it is, on every backend and number of devices, and a place to start from:",
+    "`kmgpu new my_recipe --from NAME`. The presets `tiny` need no network (`resnet50` learns nothing without your",
+    "images); larger ones are for GPUs, and have not been run. The page is made by `benchmarks/gallery.py`.",
+)
+MEASURED = (
+    "The figures are runs of the tiny presets on one virtual CPU device, a line for each seed; the numbers are in",
+    "[recipes.json](../benchmarks/results/recipes.json).",
+)
+NOT_MEASURED = (
+    "Learning curves come with `python benchmarks/recipes.py`, which trains all tiny presets on three backends with",
+    "three seeds.",
+)
+
 Runs = Mapping[str, Mapping[str, Mapping[str, Any]]]  # backend, seed, what a run reached
 
 spec = importlib.util.spec_from_file_location("benchmarks_recipes", Path(__file__).with_name("recipes.py"))
@@ -32,20 +46,10 @@ spec.loader.exec_module(recipes)
 def page(results: Mapping[str, Runs]) -> str:
     """Return the gallery as Markdown: a section for each shipped recipe, and a table of all at the head."""
     cards = recipe_card.shipped()
-    lines = [
-        "# Gallery of recipes",
-        "",
-        "Each recipe is one file that runs as it is, on every backend and number of devices, and a place to start",
-        "from: `kmgpu new my_recipe --from NAME`. The figures are runs of the tiny presets, which need no network, on",
-        "one virtual CPU device; each line is one seed. Larger presets are for GPUs, and have not been run. The page",
-        "is made by `benchmarks/gallery.py` from the recipes and from [what was",
-        "measured](../benchmarks/results/recipes.json).",
-        "",
-        "| recipe | what it is | parameters | reached, over seeds and backends |",
-        "|---|---|---:|---|",
-        *(_row(card, results.get(card.name, {})) for card in cards),
-        "",
-    ]
+    lines = ["# Gallery of recipes", "", *INTRODUCTION, *(MEASURED if results else NOT_MEASURED), ""]
+    lines += ["| recipe | what it is |" + (" parameters | reached, over seeds and backends |" if results else "")]
+    lines += ["|---|---|---:|---|" if results else "|---|---|"]
+    lines += [*(_row(card, results.get(card.name, {}), bool(results)) for card in cards), ""]
     for card in cards:
         lines += _section(card, results.get(card.name, {}))
     return "\n".join(lines).rstrip() + "\n"
@@ -121,10 +125,13 @@ def _legend(backends: Sequence[str]) -> list[str]:
     return parts
 
 
-def _row(card: recipe_card.Card, runs: Runs) -> str:
+def _row(card: recipe_card.Card, runs: Runs, measured: bool) -> str:
+    row = f"| [{card.name}](#{card.name}) | {card.summary} |"
+    if not measured:
+        return row
     parameters = {run["parameters"] for seeds in runs.values() for run in seeds.values()}
     size = f"{max(parameters):,}" if parameters else ""
-    return f"| [{card.name}](#{card.name}) | {card.summary} | {size} | {reached(card.name, runs)} |"
+    return f"{row} {size} | {reached(card.name, runs)} |"
 
 
 def _section(card: recipe_card.Card, runs: Runs) -> list[str]:

@@ -2,6 +2,9 @@
 
 Radford et al., Language Models are Unsupervised Multitask Learners (2019). The text is Python's own language reference,
 420,000 letters that come with Python.
+
+Measured on JAX, seed 0, on 2 cores of a busy server: `tiny` needs 2.58 bits for a letter of the held-out tenth after 2
+epochs and 50 seconds; the frequencies of single letters need 4.69, those of pairs 3.57.
 """
 
 from typing import Literal

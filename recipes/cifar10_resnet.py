@@ -3,6 +3,9 @@
 He et al., https://arxiv.org/abs/1512.03385, section 4.2. `full` is the paper's, which reports 91.25 % of the test
 images after 164 epochs. `tiny` is not CIFAR-10: it is ResNet-8 with 8 to 32 filters, on the 1,797 real 8x8 digits that
 ship with scikit-learn.
+
+Measured on JAX, seed 0, on 2 cores of a busy server: `tiny` reads 97.8 % of the held-out digits after 15 epochs and 33
+seconds.
 """
 
 from typing import Literal

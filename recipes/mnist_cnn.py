@@ -4,6 +4,9 @@
 host. `tiny` is not MNIST: it has the 1,797 real 8x8 digits that ship with scikit-learn, enlarged to 28x28.
 The model is the one of https://keras.io/examples/vision/mnist_convnet/, with logits instead of a softmax and
 without its dropout, so that every framework computes the same.
+
+Measured on JAX, seed 0, on 2 cores of a busy server: `tiny` reads 93.3 % of the held-out digits after 5 epochs and 31
+seconds.
 """
 
 from typing import Literal

@@ -2,6 +2,9 @@
 
 Cheng et al., https://arxiv.org/abs/1606.07792: a linear model of crossed categories beside layers on embeddings. Who
 had an affair, of 6,366 women who answered a magazine in 1974 (Fair 1978); the data ship with statsmodels.
+
+Measured on JAX, seed 0, on 2 cores of a busy server: `tiny` has an area under the curve of 0.739 on the held-out fifth
+after 15 epochs and 17 seconds.
 """
 
 from typing import Literal

@@ -1,6 +1,9 @@
 """Texts told apart by a transformer encoder, with masks for what is padding.
 
 Which of eight packages of Python's standard library a docstring is from; the texts come with Python.
+
+Measured on JAX, seed 0, on 2 cores of a busy server: `tiny` tells 86 % of the held-out docstrings right after 4 epochs
+and 39 seconds; always naming the most frequent package is right for 18 %.
 """
 
 from typing import Literal

@@ -1,6 +1,9 @@
 """A quarter of a year of CO2 in the air, forecast from two years by an LSTM.
 
 2,284 real weekly measurements from Mauna Loa, which ship with statsmodels; the last ten years are held out.
+
+Measured on JAX, seed 0, on 2 cores of a busy server: `tiny` is off by 0.46 ppm on average in the held-out years after
+15 epochs and 16 seconds; what the same weeks did a year before is off by 0.61, and no change at all by 1.75.
 """
 
 from typing import Literal

@@ -2,6 +2,9 @@
 
 Kingma and Welling, https://arxiv.org/abs/1312.6114. `tiny` has the 1,437 real 8x8 images that ship with scikit-learn;
 `full` has MNIST.
+
+Measured on JAX, seed 0, on 2 cores of a busy server: a held-out image costs 24.9 nats in `tiny` after 20 epochs and
+21 seconds, from 39.4 after the first.
 """
 
 from typing import Literal

@@ -82,6 +82,8 @@ def add(
 ) -> None:
     """Ask for a recipe on these numbers of devices; ``fields`` are those of ``kmgpu.train`` (settings, seed, ...).
 
+    ``recipe`` is one in tests/recipes, or else a shipped one.
+
     A cell that predicts, with ``**PREDICTS``, has ``inputs`` beside: arrays by name.
     """
     for count in devices:
@@ -185,8 +187,9 @@ class Contract:
             before = {run.rundir.path.name: run.rundir.path for run in done.values() if isinstance(run, Ran)}
             place, _, checkpoint = fields["resume"].partition("/")
             fields["resume"] = str(before.get(place, folder / place) / checkpoint)
+        own = RECIPES / f"{cell.recipe}.py"
         job = training.make_job(
-            RECIPES / f"{cell.recipe}.py", backend=backend, devices=cell.devices, device_kind="cpu", **fields
+            own if own.exists() else cell.recipe, backend=backend, devices=cell.devices, device_kind="cpu", **fields
         )
         rundir = RunDir.create(path, job)
         if inputs is not None:
