@@ -1,14 +1,14 @@
 """BERT as a masked language model: words hidden in a text are found from both sides.
 
 Devlin et al., https://arxiv.org/abs/1810.04805. The text is Python's own language reference, which comes with Python;
-one word is one token. With backbone="keras_hub" the encoder is KerasHub's (`pip install keras-hub`).
+one word is one token.
 """
 
 from typing import Literal
 
 import keras
 import numpy as np
-from keras import layers, ops
+from keras import layers
 
 from kmgpu import Recipe
 from kmgpu.data.texts import encode, python_docs, vocabulary, words
@@ -75,27 +75,9 @@ def encoder(tokens, preset, dropout):
     return x, table
 
 
-def keras_hub_encoder(tokens, preset, dropout):
-    """Return the same of KerasHub's BertBackbone, which has segments too: here all are the first."""
-    from keras_hub.models import BertBackbone
-
-    backbone = BertBackbone(
-        vocabulary_size=preset["words"],
-        num_layers=preset["depth"],
-        num_heads=preset["heads"],
-        hidden_dim=preset["width"],
-        intermediate_dim=4 * preset["width"],
-        max_sequence_length=preset["length"],
-        dropout=dropout,
-    )
-    inputs = {"token_ids": tokens, "segment_ids": ops.zeros_like(tokens), "padding_mask": ops.ones_like(tokens)}
-    return backbone(inputs)["sequence_output"], backbone.token_embedding
-
-
 def recipe(
     *,
     size: Literal["tiny", "mini", "base"] = "tiny",
-    backbone: Literal["own", "keras_hub"] = "own",
     dropout=0.1,
     batch_size=64,
     epochs=None,
@@ -104,7 +86,7 @@ def recipe(
     preset = SIZES[size]
     length, width = preset["length"], preset["width"]
     tokens = keras.Input((length,), dtype="int32")
-    x, table = (encoder if backbone == "own" else keras_hub_encoder)(tokens, preset, dropout)
+    x, table = encoder(tokens, preset, dropout)
     x = layers.LayerNormalization(epsilon=1e-12)(layers.Dense(width, activation="gelu")(x))
     model = keras.Model(tokens, table(x, reverse=True))
     model.compile(

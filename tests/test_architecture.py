@@ -170,7 +170,7 @@ def test_a_shipped_recipe_imports_keras_and_the_public_interface():
         for name in imports_of(path):
             top = name.partition(".")[0]
             of_kmgpu = name in ("kmgpu", "kmgpu.data.datasets", "kmgpu.data.files", "kmgpu.data.texts")
-            assert of_kmgpu or top in {"keras", "keras_hub", "numpy", *sys.stdlib_module_names}, path
+            assert of_kmgpu or top in {"keras", "numpy", *sys.stdlib_module_names}, path
 
 
 @pytest.mark.parametrize("module", ADAPTERS)
