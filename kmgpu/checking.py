@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -46,10 +47,15 @@ def check(
     ]  # fmt: skip
     folder = Path(tempfile.mkdtemp(prefix="kmgpu-check-"))
     try:
-        rundirs = [RunDir.create(folder / f"{job.backend}-{job.devices}", job) for job in jobs]
+        rundirs: list[RunDir] = []
         for backend in backends:
             show(f"{backend} on {' and '.join(map(str, counts))} device{'s' if counts != [1] else ''}")
-            _run([rundir for rundir in rundirs if rundir.job().backend == backend])
+            drawn = [rundir.initial_weights_file for rundir in rundirs if rundir.initial_weights_file.exists()]
+            initial = str(drawn[0]) if drawn else None  # the first backend draws them for all
+            own = [dataclasses.replace(job, initial_weights=initial) for job in jobs if job.backend == backend]
+            started = [RunDir.create(folder / f"{job.backend}-{job.devices}", job) for job in own]
+            _run(started)
+            rundirs += started
         cells = [_cell(rundir) for rundir in rundirs]
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -26,14 +26,14 @@ def run(job: Job, rundir: RunDir, adapter: Adapter, recipe: Recipe, feed: Feed, 
     options = {"loss_gather": job.loss_gather, "track": job.track, "sizes": (first[0].update_size,), "evaluated": ()}
     notes = adapter.prepare(recipe, first, options)
     adapter.tools.check_labels(recipe.model, feed.labels(), "train")
-    weights.place(adapter, job)
+    weights.initialise(adapter, job, rundir)
+    facts = adapter.facts()  # before the first step: on JAX it takes over what the model holds
     operations = adapter.operations([adapter.put(batch) for batch in first])
     losses, seconds = [], []
     for update in updates:
         began = time.perf_counter()
         losses += adapter.losses([adapter.train_step([adapter.put(batch) for batch in update])])
         seconds.append(time.perf_counter() - began)
-    facts = adapter.facts()
     record("facts", **facts)
     peak = loop.peak_bytes(adapter)
     if adapter.process == 0:
