@@ -28,7 +28,7 @@ def name(kind: str) -> str:
     return f"blind-{kind.replace(' ', '-')}"
 
 
-for kind in (*KINDS, "later"):
+for kind in (*KINDS, "later", "nothing"):
     cells.add(name(kind), "blind_spots", (1,), backends=("jax",), settings={"kind": kind})
     cells.add(name(kind), "blind_spots", (2,), backends=SHARING, settings={"kind": kind})
 in_pieces = {"kind": "equal rows", "accumulate": 2}
@@ -60,7 +60,12 @@ def test_what_begins_in_the_middle_of_a_run_is_found_there_and_said(ran, backend
     run = ran(backend, name("later"), 2)
     (note,) = run.outcome["notes"]
     assert note.startswith("from step 16 on each device computes the whole batch, which is exact but no faster")
-    assert "(steps 0 to 15 may have been off by as much)" in note
+    assert "(steps 0 to 15 may have been off by as much): the " in note and "metric" not in note
+
+
+@sharing
+def test_where_there_is_nothing_to_find_a_batch_of_a_new_size_finds_nothing(ran, backend):
+    assert ran(backend, name("nothing"), 2).outcome["notes"] == []
 
 
 @sharing

@@ -112,6 +112,7 @@ def recipe(*, kind="", accumulate=1):
         layer = {
             "equal rows": Centred(0.5), "weakly": Centred(0.002, only_backward=True), "later": CentredLater(),
             "annealed": Annealed(), "running": Running(), "counts rows": CountsRows(), "clipped": Clipped(),
+            "nothing": layers.Identity(),
         }[kind]  # fmt: skip
         outputs = layers.Dense(3)(layer(hidden))
     if kind == "equal rows":
@@ -122,6 +123,8 @@ def recipe(*, kind="", accumulate=1):
         outputs = layers.Dense(3)(Clipped()(Centred()(hidden)))
     model = start(keras.Model(inputs, outputs))
     model.compile(optimizer=keras.optimizers.SGD(0.1), loss=loss, metrics=metrics)
+    batch_size = 4 if kind == "nothing" else BATCH  # 4, 4 and 2 rows
     return Recipe(
-        model, train=(x, y), validation=(x, y), batch_size=BATCH, epochs=epochs, shuffle=False, accumulate=accumulate
-    )
+        model, train=(x, y), validation=(x, y), batch_size=batch_size, epochs=epochs, shuffle=False,
+        accumulate=accumulate,
+    )  # fmt: skip

@@ -119,6 +119,7 @@ def recheck(adapter: Any, update: Sequence[Batch]) -> str | None:
         return None
     adapter.lend()
     metrics, random = adapter.metric_parts(), adapter.random_state()
+    adapter.model.reset_metrics()  # else the first of the two steps has those of training, too
     try:
         _compare(adapter, update, update[0].update_size, True, gathers=False, few=True, first=None, moved=False)
     finally:
