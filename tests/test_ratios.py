@@ -215,3 +215,10 @@ def test_two_strategies_of_one_backend_are_told_apart():
     one, two = ("torch", "ddp", 2), ("torch", "data_parallel", 2)
     (sentence,) = ranking.sentences([ranking.Comparison(one, two, judged("faster", 1.5))])
     assert sentence.startswith("On 2 devices torch ddp is the fastest: 1.50 times as fast as torch data_parallel")
+
+
+def test_an_interval_that_says_nothing_is_not_printed():
+    wide = ratios.Judged(ratios.Ratio(1.5, 0.001, 70000.0, 2, 0.4), 0.4, "tie", "inside the interval")
+    keys = ("torch", "ddp", 1), ("jax", "data_parallel", 1)
+    (sentence,) = ranking.sentences([ranking.Comparison(*keys, wide)])
+    assert "70000" not in sentence and "(2 repeats are too few to tell more on a machine that scatters so)" in sentence

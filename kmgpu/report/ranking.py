@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from kmgpu.errors import counted
 from kmgpu.report import ratios, statistics
-from kmgpu.report.ratios import Judged
+from kmgpu.report.ratios import Judged, Ratio
 from kmgpu.report.runs import Run
 from kmgpu.report.statistics import Key
+
+USELESS = 10  # from one end of an interval to the other, as a factor: its numbers would only distract
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,16 @@ def _sentence(first: Key, here: Sequence[Comparison], short: Mapping[Key, str]) 
 
 def _clause(comparison: Comparison, other: str) -> str:
     ratio, word = comparison.judged.ratio, comparison.judged.word
-    interval = "" if ratio.low is None else f" (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
+    interval = f" ({_interval(ratio)})" if ratio.low is not None else ""
     why = f", a tie: {comparison.judged.why}" if word == "tie" else ""
     return f"{times(ratio.value)} as fast as {other}{interval}{why}"
+
+
+def _interval(ratio: Ratio) -> str:
+    assert ratio.low is not None and ratio.high is not None
+    if ratio.high / ratio.low > USELESS:
+        return f"{ratio.blocks} repeats are too few to tell more on a machine that scatters so"
+    return f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
 
 
 def times(value: float) -> str:
