@@ -81,7 +81,7 @@ def noise(runs: Sequence[Run]) -> list[str]:
     if scatter is None or seen is None:
         return []
     few = f" (fewer than {ratios.FEW_BLOCKS}: a first look)" if blocks < ratios.FEW_BLOCKS else ""
-    what = f"a difference of {seen:.1%} is seen in four cases out of five" if seen < 1 else "not even double is surely seen"
+    what = f"a difference of {seen:.1%} is seen in four cases out of five" if seen < 1 else "not even double is sure"
     return [f"noise: equal processes differ by {scatter:.1%} in speed here; with {blocks} for each cell{few}, {what}"]
 
 
