@@ -90,6 +90,7 @@ def stock(key):
 
 def main(backend, out):
     keras = common.import_keras(backend)
+    importlib.import_module("kmgpu.backends.replacements").install(float64=False)  # as in a run
     draws = importlib.import_module("kmgpu.backends.common.draws")
     words = importlib.import_module(f"kmgpu.backends.{MODULES[backend]}")
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax.extend.random import threefry_2x32
 
 erf_inverse = jax.lax.erf_inv
+where, log = jnp.where, jnp.log  # those of keras.ops make float32 of float64 in a run
 
 
 def wide() -> Any:

@@ -18,6 +18,7 @@ SHARED = 1 << 16  # below it draws of other sizes share a compiled function, of 
 
 wide = contextlib.nullcontext
 erf_inverse = tf.math.erfinv
+where, log = tf.where, tf.math.log  # those of keras.ops make float32 of float64 in a run
 
 
 def bits(key: Any, start: int, shape: Any) -> Any:

@@ -23,6 +23,7 @@ WRAP = 1 << 32
 
 wide = contextlib.nullcontext
 erf_inverse = torch.erfinv
+where, log = torch.where, torch.log  # those of keras.ops make float32 of float64 in a run
 
 
 def bits(key: torch.Tensor, start: int, shape: tuple[int, ...]) -> torch.Tensor:

@@ -8,7 +8,6 @@ import pytest
 from kmgpu import proving
 from kmgpu.backends import BACKENDS
 from kmgpu.report.verdicts import TOLERANCE
-from kmgpu.rundir import RunDir
 
 pytestmark = pytest.mark.workers
 
@@ -50,9 +49,8 @@ def holds(result, cells_expected):
 
 
 def notes(result, backend, devices):
-    (cell,) = [path for path in result.path.iterdir() if path.name.startswith(f"{backend}-") and
-               path.name.endswith(f"-{devices}")]  # fmt: skip
-    return [note for note in RunDir(cell).outcome()["notes"] if "whole batch" in note]
+    (cell,) = [cell for cell in result.cells if (cell.backend, cell.devices) == (backend, devices)]
+    return [note for note in cell.notes if "whole batch" in note]
 
 
 @pytest.mark.parametrize("model", (*MODELS, MIXED))

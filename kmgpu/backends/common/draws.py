@@ -138,7 +138,7 @@ def categorical(words: Any, key: Any, start: int, logits: Any, samples: int, dty
     rows, classes = ops.shape(logits)
     unit = uniform(words, key, start, (rows, samples, classes), TINY, 1.0, "float32")
     with words.wide():
-        noise = ops.cast(-ops.log(-ops.log(ops.cast(unit, "float64"))), "float32")
+        noise = ops.cast(-words.log(-words.log(ops.cast(unit, "float64"))), "float32")
     return ops.cast(ops.argmax(noise + ops.expand_dims(ops.cast(logits, "float32"), 1), axis=-1), dtype)
 
 
@@ -162,16 +162,17 @@ def gamma(words: Any, key: Any, start: int, shape: Any, alpha: Any, dtype: Any =
     with words.wide():
         alpha = ops.cast(ops.cast(alpha, "float32"), "float64")
         small = alpha < 1.0
-        d = ops.where(small, alpha + 1.0, alpha) - 1.0 / 3.0
+        d = words.where(small, alpha + 1.0, alpha) - 1.0 / 3.0
         normals, units = ops.cast(normals, "float64"), ops.cast(units, "float64")
         result = None
         for number in reversed(range(TRIES)):  # so that the first accepted one stays
             z, u = normals[..., number], units[..., number]
             v = (1.0 + z / (3.0 * d**0.5)) ** 3
-            accepted = (v > 0) & (ops.log(u) < 0.5 * z * z + d - d * v + d * ops.log(ops.where(v > 0, v, v * 0 + 1.0)))
-            result = d * v if result is None else ops.where(accepted, d * v, result)
-        boost = ops.cast(power, "float64") ** (1.0 / ops.where(small, alpha, alpha * 0 + 1.0))
-        result = ops.cast(ops.where(small, result * boost, result), "float32")
+            tail = d - d * v + d * words.log(words.where(v > 0, v, v * 0 + 1.0))
+            accepted = (v > 0) & (words.log(u) < 0.5 * z * z + tail)
+            result = d * v if result is None else words.where(accepted, d * v, result)
+        boost = ops.cast(power, "float64") ** (1.0 / words.where(small, alpha, alpha * 0 + 1.0))
+        result = ops.cast(words.where(small, result * boost, result), "float32")
     return ops.cast(result, dtype)
 
 
