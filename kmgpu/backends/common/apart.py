@@ -78,7 +78,7 @@ def _states(
     tolerance = max(TOLERANCE, EPSILONS * epsilon(model))
     names = [variable.path for variable in model.non_trainable_variables]
     for name, before, a, b in zip(names, states, mine.states, truth.states, strict=False):
-        rounding = ROUNDINGS * np.finfo(b.dtype).eps * _norm(b, np.zeros_like(b)) if b.dtype.kind == "f" else 0.0
+        rounding = ROUNDINGS * float(np.finfo(b.dtype).eps) * _norm(b, np.zeros_like(b)) if b.dtype.kind == "f" else 0.0
         error = max(0.0, _norm(a, b) - rounding) / (_norm(b, before) + TINY)
         words = f"what the forward pass makes of {name} differs by {error:.2g} of its change between {_between(ways)}"
         yield Apart(error / tolerance, words, "state")

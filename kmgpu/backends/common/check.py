@@ -205,7 +205,7 @@ def _apart(adapter: Any, mine: Any, truth: Any, names: tuple[str, str], kind: st
     else:
         found = apart.outputs(adapter.model, mine, truth)
     words = np.frombuffer(found.what.encode()[:400].ljust(400), np.uint8)
-    times = adapter.gather(np.array(found.times))
+    times = adapter.gather(np.array(found.times, np.float64))  # of one size, whatever was worst here
     worst = int(np.argmax(times))  # a process sees the state of its own rows, and its own outputs
     what = adapter.gather(words)[worst].tobytes().decode(errors="ignore").strip()
     known = adapter.gather(np.frombuffer(found.kind.encode().ljust(8), np.uint8))[worst].tobytes().decode().strip()
