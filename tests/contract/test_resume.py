@@ -125,7 +125,7 @@ def test_what_callbacks_remember_is_what_they_have_done(ran, backend):
     assert found["remembered"]["ReduceLROnPlateau-0"]["attributes"]["wait"] == 1
     counts = found["remembered"]["Counts-0"]["attributes"]
     assert counts["batches"] == 8 and counts["begun"] == {"dict": [[0, 1], [1, 1], [2, 1], [3, 1]]}
-    assert found["settings"]["optimizers"][0]["momentum"] == pytest.approx(0.5 * 0.75**4)
+    assert found["settings"]["numbers"][0]["momentum"] == pytest.approx(0.5 * 0.75**4)
     middle = checkpoints.read(whole.rundir.path / "checkpoints" / IN_AN_EPOCH).manifest["callbacks"]
     assert not all(middle["settings"]["variables"])  # frozen in that epoch, and not in the recipe
 

@@ -220,7 +220,8 @@ def test_a_large_memory_map_is_copied_by_no_process(ran, backend):
     run = ran(backend, "memory-map", 2)
     data = (run.rundir.path / "x.bin").stat()
     assert data.st_size > 2.2 * 2**30
-    assert max(run.outcome["peak_bytes"]) < data.st_size  # with the framework, and what is left of the cells before
+    # With the framework, pages of the map, and what is left of the cells before; a copy would come on top of these.
+    assert max(run.outcome["peak_bytes"]) < 1.2 * data.st_size
     assert data.st_blocks * 512 < 2**30  # a hole in a file: nothing was written
 
 
