@@ -33,18 +33,19 @@ class CheckResult:
     @property
     def operations(self) -> int | None:
         """Floating-point operations of a step, as torch counts them on one device: 2 for a multiply-add."""
-        return next((cell.found["operations"] for cell in self._whole if cell.found["operations"]), None)  # type: ignore[index]
+        return next((found["operations"] for found in self.whole if found["operations"]), None)
 
     @property
-    def _whole(self) -> list[Cell]:
-        return [cell for cell in self.cells if cell.devices == 1 and cell.found is not None]
+    def whole(self) -> list[dict[str, Any]]:
+        """What was found on one device, of the backends where it ran."""
+        return [cell.found for cell in self.cells if cell.devices == 1 and cell.found is not None]
 
 
 def lines(result: CheckResult, width: int) -> list[str]:
     """Return the report as lines of at most ``width`` characters."""
     settings = ", ".join(f"{name}={value}" for name, value in result.settings.items())
     title = f"{result.name}" + (f" with {settings}" if settings else "")
-    found = next((cell.found for cell in result._whole), None)
+    found = next(iter(result.whole), None)
     if found is None:
         return [title, "", *_cells(result, width)]
     trained = found["trained_parameters"]

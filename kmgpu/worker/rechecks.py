@@ -10,7 +10,7 @@ from kmgpu.backends.adapter import Adapter
 from kmgpu.data.feed import Update
 
 FIRST = 16  # updates before the first comparison in training
-RARER = 4  # times as many updates before each next one; what they cost together stays below a percent or two
+RARER = 4  # times as many updates before each next one, so that what a comparison costs fades away in a long run
 
 
 class Rechecks:
